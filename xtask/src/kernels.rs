@@ -1,7 +1,14 @@
 //! `xtask kernels`: compiles every GPU kernel of golden cases to machine code, without a GPU.
 //!
-//! This needs only NVRTC (`pip install nvidia-cuda-nvrtc`; its folder in `CUDA_PATH`). Both halves of gradients are
-//! compiled, and whole steps of training cases. What a kernel computes is not tested here; that needs a device.
+//! For NVIDIA's cards NVRTC is enough for that (`pip install nvidia-cuda-nvrtc`; its folder in `CUDA_PATH`), for AMD's clang 19
+//! or later (`apt-get install clang-19 lld-19`), which is also asked what registers kernels use: products and attention by matrix
+//! cores must have their instructions and spill nothing. Of gradients both halves are compiled, of training cases a whole step
+//! too. What a kernel computes is not looked at here; that needs a device.
+
+pub(crate) mod clang;
+mod inner_loop;
+pub(crate) mod page;
+mod programs;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,11 +18,12 @@ use clap::ValueEnum as _;
 use ferroflux::Options;
 use ferroflux::optim::{Optimizer, Sgd};
 use ferroflux::train::{DiffOptions, TrainOptions, Wrt};
-use gpu_codegen::Target;
+use gpu_codegen::{Dialect, Target};
 use gpu_runtime::Module;
 use rayon::prelude::*;
 
 use crate::corpus::{self, Kind};
+use crate::kernels::clang::Clang;
 
 /// Arguments of `xtask kernels`.
 #[derive(clap::Args)]
@@ -23,7 +31,7 @@ pub(crate) struct Args {
     /// Zip files, archives or folders with cases.
     #[arg(required = true)]
     paths: Vec<PathBuf>,
-    /// Architectures to compile for.
+    /// Architectures to compile for: `sm_90a`, `gfx942`.
     #[arg(long, value_delimiter = ',', default_value = "sm_80,sm_90a,sm_100")]
     arch: Vec<String>,
     /// Only cases whose names match this regular expression.
@@ -76,18 +84,52 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         }
         return Ok(true);
     }
+    let amd = targets.iter().any(|(_, target)| target.dialect == Dialect::HIP);
+    let clang = if amd { Some(Clang::find()?) } else { None };
     let wanted: Vec<_> = modules.iter().collect();
     let refusal = |((arch, _), (case, module)): &(&(&str, String), &(String, Module))| {
-        backend_cuda::compile(module, arch).err().map(|error| format!("{arch} {case}: {error}"))
+        let said = match &clang {
+            Some(clang) if arch.starts_with("gfx") => amd_refusal(clang, module, arch),
+            _ => backend_cuda::compile(module, arch).err().map(|error| error.to_string()),
+        };
+        said.map(|error| format!("{arch} {case}: {error}"))
     };
     let refusals: Vec<String> = wanted.par_iter().filter_map(refusal).collect();
     refusals.iter().for_each(|text| println!("{text}"));
+    for (arch, _) in &targets {
+        let all = modules.keys().filter(|(of, _)| of == arch).count();
+        let failed = refusals.iter().filter(|text| text.starts_with(&format!("{arch} "))).count();
+        println!("{arch}: {all} modules, {failed} failed");
+    }
     let failed = refusals.len();
     println!("{} cases, {} modules, {failed} failed", cases.len(), modules.len());
     Ok(failed == 0)
 }
 
-/// The programs of a case. Training cases are compiled for the CPU: programs do not depend on the device.
+/// What is wrong with a module for an AMD GPU; `None` where nothing is.
+fn amd_refusal(clang: &Clang, module: &Module, arch: &str) -> Option<String> {
+    let usages = match clang.compile(module, arch) {
+        Ok(usages) => usages,
+        Err(error) => return Some(error.to_string()),
+    };
+    // Where one kernel ends the next one's bounds begin.
+    for text in module.kernels.split("extern \"C\"") {
+        let by_cores = text.contains("CoreProduct<") || text.contains("typedef Core<");
+        let Some((entry, usage)) = usages.iter().find(|(entry, _)| text.contains(&format!(" {entry}(")))
+        else {
+            continue;
+        };
+        if by_cores && !usage.matrix() {
+            return Some(format!("{entry} has no instruction of matrix cores"));
+        }
+        if by_cores && usage.scratch > 0 {
+            return Some(format!("{entry} spills {} bytes a lane", usage.scratch));
+        }
+    }
+    None
+}
+
+/// What a case compiles to. Training is compiled for the CPU: a backend's programs are the same for every device.
 fn programs(loader: &mut corpus::Loader, case: &corpus::Case) -> Result<Vec<kernel_ir::Program>> {
     let differentiation = match case.kind {
         Kind::Forward | Kind::Model | Kind::Dynamic => {
@@ -108,5 +150,6 @@ fn programs(loader: &mut corpus::Loader, case: &corpus::Case) -> Result<Vec<kern
 }
 
 fn target(arch: &str) -> Result<Target> {
-    backend_cuda::target_of(arch).with_context(|| format!("{arch}: an architecture is named as `sm_90`"))
+    Target::of_architecture(arch)
+        .with_context(|| format!("{arch}: architectures are named as `sm_90`, `gfx942`"))
 }

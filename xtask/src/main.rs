@@ -49,6 +49,8 @@ enum Command {
     FuzzWorker(fuzz::WorkerArgs),
     /// Compiles every GPU kernel of golden cases without a GPU.
     Kernels(kernels::Args),
+    /// Writes what a compiler makes of kernels for AMD's GPUs to `docs/rocm-kernels.md`.
+    RocmKernels(kernels::page::Args),
     /// Runs everything on a machine with a GPU.
     GpuSuite(gpu_suite::Args),
     /// Runs a command on a ROCm that is none.
@@ -77,6 +79,7 @@ fn main() -> ExitCode {
         Command::Fuzz(args) => fuzz::run(&args),
         Command::FuzzWorker(args) => fuzz::work(&args),
         Command::Kernels(args) => kernels::run(&args),
+        Command::RocmKernels(args) => kernels::page::run(&args),
         Command::GpuSuite(args) => gpu_suite::run(&args),
         Command::HipStandin(args) => hip_standin::run(&args),
         Command::Header(args) => header::run(&args),

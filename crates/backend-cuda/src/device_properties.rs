@@ -68,39 +68,15 @@ fn attribute(device: sys::CUdevice, which: sys::CUdevice_attribute) -> Result<i3
 /// Threads per warp on every device.
 const WARP: u32 = 32;
 
-/// Maximum KiB of shared memory per block and features, from each compute capability (`10 * major + minor`) on, by the
-/// table in the CUDA programming guide. Architecture-specific features (`sm_90a`) are listed from 90 on.
-const CAPABILITIES: [(u32, u32, Features); 8] = [
-    (0, 48, Features::NONE),
-    (80, 163, Features::AMPERE),
-    (86, 99, Features::AMPERE),
-    (87, 163, Features::AMPERE),
-    (89, 99, Features::AMPERE),
-    (90, 227, Features::HOPPER),
-    (100, 227, Features { wgmma: false, ..Features::HOPPER }),
-    (120, 99, Features { wgmma: false, ..Features::HOPPER }),
-];
-
-/// The row of a compute capability.
-fn capability(number: u32) -> (u32, Features) {
-    let row = CAPABILITIES.iter().rev().find(|row| row.0 <= number).unwrap_or(&CAPABILITIES[0]);
-    (row.1, row.2)
-}
-
-/// The target for an architecture name such as `sm_90a`, without a device; `None` where the name is invalid.
-/// Architecture-specific features require the letter after the number.
+/// What kernels are made for of which nothing is known but an architecture as `sm_90a`; `None` where that is no name of one.
 pub fn target_of(architecture: &str) -> Option<Target> {
-    let number = architecture.strip_prefix("sm_")?;
-    let own = number.ends_with(['a', 'f']);
-    let (kibibytes, features) = capability(number.trim_end_matches(['a', 'f']).parse().ok()?);
-    let features = Features { tma: features.tma && own, wgmma: features.wgmma && own, ..features };
-    Some(Target { dialect: Dialect::CUDA, wave: WARP, features, lds: kibibytes * 1024, ..Target::HOPPER })
+    Target::of_architecture(architecture).filter(|target| target.dialect == Dialect::CUDA)
 }
 
 fn target(device: sys::CUdevice) -> Result<Target, GpuError> {
     use sys::CUdevice_attribute as A;
     let number = |which| attribute(device, which).map(|n| n.max(0) as u32);
-    let (_, features) = capability(
+    let (features, _) = Features::of_capability(
         10 * number(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?
             + number(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
     );
@@ -112,8 +88,7 @@ fn target(device: sys::CUdevice) -> Result<Target, GpuError> {
         lds: number(A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
         registers: number(A::CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR)?,
         cache: u64::from(number(A::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?),
-        tf32: false,
-        deterministic: false,
+        ..Target::HOPPER
     })
 }
 

@@ -32,6 +32,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod architectures;
 mod attention;
 mod conv;
 mod dialect;

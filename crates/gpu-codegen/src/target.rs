@@ -20,6 +20,8 @@ pub struct Target {
     pub registers: u32,
     /// Bytes of the second-level cache.
     pub cache: u64,
+    /// Multiplications and additions of 16-bit floats a cycle and multiprocessor on matrix cores, at most.
+    pub matrix_rate: u32,
     /// Whether float32 products may be computed in tf32 (10 bits of mantissa) on tensor cores.
     pub tf32: bool,
     /// Whether sums must not depend on the order in which blocks end.
@@ -31,10 +33,14 @@ pub struct Target {
 pub struct Features {
     /// Matrix products of a warp of 32 with fragments in registers (`mma.sync`), 16-bit floats and tf32, and `ldmatrix`.
     pub mma: bool,
-    /// Matrix products of a wave of 64 (`v_mfma`).
+    /// Matrix products of a wave of 64 (`v_mfma`), 16-bit floats and float32.
     pub mfma: bool,
-    /// Matrix products of a wave of 32 (`v_wmma`).
+    /// Those of float32 rounded to 10 bits of mantissa (`v_mfma_f32_32x32x4_xf32`).
+    pub xf32: bool,
+    /// Matrix products of a wave of 32 (`v_wmma`), 16-bit floats.
     pub wmma: bool,
+    /// Their factors are shared out over both halves of a wave, which elsewhere have the same.
+    pub wmma_halves: bool,
     /// Matrix products of a warpgroup from shared memory (`wgmma`).
     pub wgmma: bool,
     /// The tensor memory accelerator: copies of boxes of tensors that a single thread issues, described by
@@ -54,7 +60,9 @@ impl Features {
     pub const NONE: Features = Features {
         mma: false,
         mfma: false,
+        xf32: false,
         wmma: false,
+        wmma_halves: false,
         wgmma: false,
         tma: false,
         cp_async: false,
@@ -96,22 +104,40 @@ impl Target {
         lds: 227 * 1024,
         registers: 65_536,
         cache: 50 << 20,
+        matrix_rate: 2048,
         tf32: false,
         deterministic: false,
     };
-    /// An AMD Instinct MI300 with 304 compute units and waves of 64; its matrix cores are not used yet.
+    /// An AMD Instinct MI300X: 304 compute units, waves of 64.
     pub const CDNA: Target = Target {
         dialect: Dialect::HIP,
         wave: 64,
-        features: Features { mfma: true, ..Features::NONE },
+        features: Features { mfma: true, xf32: true, ..Features::NONE },
         multiprocessors: 304,
         lds: 64 * 1024,
         registers: 131_072,
         cache: 4 << 20,
+        matrix_rate: 1024,
         tf32: false,
         deterministic: false,
     };
-    /// An Ampere with 108 multiprocessors.
-    pub const AMPERE: Target =
-        Target { features: Features::AMPERE, multiprocessors: 108, lds: 163 * 1024, ..Target::HOPPER };
+    /// An AMD Radeon RX 7900 XTX: 96 compute units, waves of 32.
+    pub const RDNA: Target = Target {
+        dialect: Dialect::HIP,
+        wave: 32,
+        features: Features { wmma: true, ..Features::NONE },
+        multiprocessors: 96,
+        registers: 98_304,
+        cache: 6 << 20,
+        matrix_rate: 256,
+        ..Target::CDNA
+    };
+    /// An Ampere of 108 multiprocessors.
+    pub const AMPERE: Target = Target {
+        features: Features::AMPERE,
+        multiprocessors: 108,
+        lds: 163 * 1024,
+        matrix_rate: 1024,
+        ..Target::HOPPER
+    };
 }

@@ -29,6 +29,12 @@ impl Platform for Emulator {
                 "32",
                 "lanes of a wave; those of 64 are an AMD GPU's, with HIP's words",
             ),
+            OptionSpec::new(
+                "architecture",
+                OptionKind::Text,
+                "",
+                "what kernels are made for: `sm_90a`, `gfx1100`",
+            ),
         ]
     }
 
@@ -52,10 +58,17 @@ impl Platform for Emulator {
         request: &CompilationRequest<'_>,
     ) -> Result<Arc<DeviceMemory<Emulator>>, PluginError> {
         let (prefer, wave) = (request.options.text("prefer")?, request.options.text("wave")?);
-        if prefer.is_empty() && wave == "32" {
+        let architecture = request.options.text("architecture")?;
+        if prefer.is_empty() && wave == "32" && architecture.is_empty() {
             return Ok(device);
         }
-        let target = if wave == "64" { Target::CDNA } else { device.driver().target() };
+        let target = match (architecture, wave) {
+            ("", "64") => Target::CDNA,
+            ("", _) => device.driver().target(),
+            (name, _) => Target::of_architecture(name).ok_or_else(|| {
+                PluginError::invalid(format!("no architecture is named `{name}`: say `sm_90a`, `gfx942`"))
+            })?,
+        };
         Ok(DeviceMemory::new(Arc::new(device.driver().like(target).prefer(prefer))))
     }
 }

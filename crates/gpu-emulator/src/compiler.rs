@@ -19,6 +19,8 @@ const BEFORE: &str = concat!(
     "\n",
     include_str!("emulation/scheduler.h"),
     "\n",
+    include_str!("emulation/cores.h"),
+    "\n",
     include_str!("emulation/tma.h"),
     "\n",
     include_str!("emulation/launch.h"),
@@ -30,6 +32,7 @@ const CUDA: Dialect = Dialect {
     name: "cuda on the host",
     before: &[Dialect::CUDA.before[0], include_str!("emulation/numbers.h")],
     behind: &[include_str!("emulation/instructions.h")],
+    ..Dialect::CUDA
 };
 
 /// Adapts a target to what the host's compiler can read. HIP's dialect is read as it is, over built-in functions that the

@@ -1,10 +1,11 @@
 //! `xtask test-all`: everything that must pass, in one command, with a table of durations at the end.
 //!
 //! Formatting, lints, tidy, packages, unit and integration tests, golden cases on each backend, changed archives, doc tests; where NVIDIA's run-time
-//! compiler is there, GPU kernels of the golden cases are compiled; where a C++ compiler is, some run with waves of 64 lanes. Nothing here builds in
-//! the release profile or needs more than the Rust toolchain and a C compiler (the linker). The larger corpus next to the
-//! project is run if it is there: a sample, or all of it with `--full`. A step that fails shows its output, and the
-//! next one runs nevertheless. The last line is `N passed, N failed, N skipped`.
+//! compiler is there, GPU kernels of the golden cases are compiled, where clang is, a sample of those for AMD's GPUs; where a C++ compiler
+//! is, some run as on these, with waves of 64 and of 32 lanes. Nothing here builds in
+//! the release profile or needs more than the Rust toolchain and a C compiler (the linker). The larger corpus beside the
+//! project is run where it is there: a sample, or all of it with `--full`. A step that fails shows its output and the
+//! next one runs all the same. The last line is `N passed, N failed, N skipped`.
 
 mod golden;
 
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
+use crate::kernels::clang::Clang;
 use crate::root::{cargo, root};
 
 /// Golden cases inside the project.
@@ -24,20 +26,17 @@ const GPU_KERNELS: &str = "GPU kernels";
 /// The larger corpus, which is optional.
 const CORPUS: &str = "../shared/corpus";
 /// The packages that are not published.
-const UNPUBLISHED: [&str; 9] = [
-    "broken",
-    "ferroflux-cpu",
-    "ferroflux-cuda",
-    "ferroflux-rocm",
-    "gpu-emulator",
-    "hip-standin",
-    "sentence-embeddings",
-    "testing",
-    "xtask",
-];
+const UNPUBLISHED: [&str; 7] =
+    ["broken", "ferroflux-cpu", "ferroflux-cuda", "gpu-emulator", "sentence-embeddings", "testing", "xtask"];
+/// The step that compiles them for architectures of AMD's, and its cases: kernels of every kind.
+const AMD_KERNELS: &str = "AMD kernels";
+const OF_AMD_KERNELS: &str = "^(addmm|argmax|bmm|cumsum|erfinv|index_add|lgamma|mm|pow|softmax|sort|std|topk|var)/(float32|bfloat16|int64)_0$\
+    |^nn\\.functional\\.[a-z_]*(attention|conv2d|norm)[a-z_0-9]*/float32_0$|^models/resnet18$";
 /// The step that runs generated kernels as a GPU with waves of 64 lanes would, and its cases: kernels of every kind that knows
 /// waves, a network, and of the larger corpus a language model and a training step.
 const WAVES: &str = "waves of 64";
+/// The same of an architecture with waves of 32 that is AMD's.
+const SHORT_WAVES: &str = "waves of 32";
 const OF_WAVES: &str = "^(addmm|argmax|bmm|cumsum|index_add|mm|softmax|sort|std|sum|topk|var)/(float32|int64)_0$\
     |^nn\\.functional\\.[a-z_]*(attention|conv|norm)[a-z_0-9]*/float32_0$|^models/resnet18$|/BertForMaskedLM$|^train/mlp$";
 const CORPUS_OF_WAVES: [&str; 2] = ["hf/BertForMaskedLM.zip", "train/mlp.zip"];
@@ -127,12 +126,19 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         let counts = Counts { skipped: 1, ..Counts::default() };
         done.push(Done { name: GPU_KERNELS.to_owned(), counts, time: Duration::ZERO });
     }
-    if let Err(why) = gpu_emulator::available()
-        && wanted(WAVES)
+    if let Err(why) = gpu_emulator::available() {
+        for name in [WAVES, SHORT_WAVES].into_iter().filter(|name| wanted(name)) {
+            eprintln!("test-all: {name} are left out: {why}");
+            let counts = Counts { skipped: 1, ..Counts::default() };
+            done.push(Done { name: name.to_owned(), counts, time: Duration::ZERO });
+        }
+    }
+    if let Err(why) = Clang::find()
+        && wanted(AMD_KERNELS)
     {
-        eprintln!("test-all: {WAVES} are left out: {why}");
+        eprintln!("test-all: {AMD_KERNELS} are left out: {why}");
         let counts = Counts { skipped: 1, ..Counts::default() };
-        done.push(Done { name: WAVES.to_owned(), counts, time: Duration::ZERO });
+        done.push(Done { name: AMD_KERNELS.to_owned(), counts, time: Duration::ZERO });
     }
     if let Err(why) = gpu_emulator::available()
         && wanted(ROCM)
@@ -175,13 +181,28 @@ fn steps(root: &Path, logs: &Path, full: bool) -> Vec<Step> {
         };
         steps.push(checked(GPU_KERNELS, &[&kernels[..], &GOLDENS, &what].concat()));
     }
+    // So does AMD's.
+    if Clang::find().is_ok() {
+        let kernels = ["run", "--quiet", "--package", "xtask", "--", "kernels"];
+        let what = match full {
+            true => {
+                ["--arch", "gfx90a,gfx942,gfx1100,gfx1201", "--kind", "forward,model,dynamic,gradient,train"]
+                    .to_vec()
+            }
+            false => vec!["--arch", "gfx942,gfx1100", "--kind", "forward,model", "--only", OF_AMD_KERNELS],
+        };
+        steps.push(checked(AMD_KERNELS, &[&kernels[..], &GOLDENS, &what].concat()));
+    }
     if gpu_emulator::available().is_ok() {
-        let emulated =
-            ["run", "--quiet", "--package", "xtask", "--", "corpus", "--backend", "gpu-emulator:wave=64"];
+        let corpus = ["run", "--quiet", "--package", "xtask", "--", "corpus", "--backend"];
+        let emulated = [&corpus[..], &["gpu-emulator:wave=64"]].concat();
+        let short =
+            [&corpus[..], &["gpu-emulator:architecture=gfx1100", "--only", OF_WAVES], &GOLDENS].concat();
         let beside: Vec<String> = CORPUS_OF_WAVES.iter().map(|path| format!("{CORPUS}/{path}")).collect();
         let beside = beside.iter().map(String::as_str).filter(|path| root.join(path).exists());
         let paths: Vec<&str> = GOLDENS.into_iter().chain(beside).collect();
         steps.push(checked(WAVES, &[&emulated[..], &["--only", OF_WAVES], &paths[..]].concat()));
+        steps.push(checked(SHORT_WAVES, &short));
     }
     if gpu_emulator::available().is_ok() {
         let beside = format!("{CORPUS}/{CORPUS_OF_ROCM}");

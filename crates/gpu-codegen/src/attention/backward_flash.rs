@@ -1,51 +1,55 @@
-//! Gradients of 16-bit attention on tensor cores, in two kernels of one structure. A warp keeps 16 rows of the stationary
-//! side (queries, or keys with values) and streams tiles of the other side. Scores and the cotangents of the weights stay
-//! in registers, where they become operands of the next products.
+//! Gradients of attention of 16-bit numbers on matrix cores, in two kernels that have one form: a warp keeps 16 or 32 rows of its
+//! own side (queries, or keys with values) and goes over tiles of the far side; scores and cotangents of weights stay in
+//! registers, where they are turned into factors of the next products.
 //!
-//! The first kernel computes the gradients of queries, the second those of keys and values. The second visits the query
-//! heads that share a key head one after another, so no sum depends on the order in which blocks end.
+//! The first kernel makes the gradients of queries, the second those of keys and values, in which the heads of queries that
+//! share a head of keys come one after another: no sum depends on the order in which blocks end.
+//!
+//! How fragments lie is data of the dialect; the kernels of waves of AMD's, whose tiles are brought otherwise, are written in
+//! `backward_waves` with the parts that stand here.
 
 use ir_core::{DType, SymExpr};
 use kernel_ir::{Operand, Program};
 
-use crate::attention::Operands;
 use crate::attention::backward::{Backward, Side, is_half};
+use crate::attention::{Operands, backward_waves};
+use crate::dialect::fragments::Fragments;
 use crate::text::body::Uses;
 use crate::text::template::{assemble, volume};
 use crate::text::types::value_type;
 use crate::{ENTRY, GenError, Kernel, Launch, MAX_BLOCKS, Target, Variant};
 
-/// Rows per warp.
-const ROWS: i64 = 16;
-/// Padding elements between rows in shared memory: it puts eight consecutive rows into different banks.
-const PAD: i64 = 8;
-/// The widest rows whose gradients a warp can keep in registers.
+/// Elements between the ends of two rows in shared memory: eight rows then lie in different banks.
+pub(crate) const PAD: i64 = 8;
+/// The longest rows whose gradients a warp keeps in registers.
 const MAX_WIDTH: i64 = 128;
 
-/// Returns the candidates; none where there is no `mma` or operands cannot be read 16 bytes at once.
+/// The ways of computing them; none where there are no matrix cores, or operands cannot be read 16 bytes at once.
 pub(crate) fn variants(
     program: &Program,
     backward: &Backward,
     target: &Target,
 ) -> Result<Vec<Variant>, GenError> {
-    let Some(flash) = Flash::of(program, backward).filter(|_| target.features.mma) else {
+    let Some(fragments) = Fragments::of(target) else { return Ok(Vec::new()) };
+    let Some(flash) = Flash::of(program, backward, fragments) else { return Ok(Vec::new()) };
+    if fragments.turned() && !backward_waves::held(&flash) {
         return Ok(Vec::new());
-    };
+    }
     let fits = |warps: &i64| flash.shared(*warps) <= i64::from(target.lds);
     [4, 8, 2].into_iter().filter(fits).map(|warps| flash.variant(warps)).collect()
 }
 
-struct Flash<'a> {
-    program: &'a Program,
-    backward: &'a Backward,
-    dtype: DType,
-    /// Elements of a query or key row (`depth`) and of a value row (`width`). In shared memory both are padded to
-    /// multiples of 16.
-    depth: i64,
-    width: i64,
+pub(crate) struct Flash<'a> {
+    pub(crate) program: &'a Program,
+    pub(crate) backward: &'a Backward,
+    pub(crate) fragments: Fragments,
+    pub(crate) dtype: DType,
+    /// Elements of a query and of a key, of a value; in shared memory both are filled up to multiples of 16.
+    pub(crate) depth: i64,
+    pub(crate) width: i64,
 }
 
-fn round_up_16(n: i64) -> i64 {
+pub(crate) fn round_up_16(n: i64) -> i64 {
     (n + 15) / 16 * 16
 }
 
@@ -63,7 +67,7 @@ struct Tile<'a> {
 }
 
 impl<'a> Flash<'a> {
-    fn of(program: &'a Program, backward: &'a Backward) -> Option<Flash<'a>> {
+    fn of(program: &'a Program, backward: &'a Backward, fragments: Fragments) -> Option<Flash<'a>> {
         let a = &backward.attention;
         let dtype = program.buffers[a.q.buf].dtype;
         let read = [&a.q, &a.k, &a.v, &backward.g];
@@ -71,23 +75,35 @@ impl<'a> Flash<'a> {
         let vectors = read.iter().all(|o| crate::product::gemv::aligned(o, 3, 8));
         let narrow = |e: &SymExpr| e.as_const().filter(|n| n % 8 == 0 && (8..=MAX_WIDTH).contains(n));
         let (depth, width) = (narrow(&a.q.sizes[3])?, narrow(&a.v.sizes[3])?);
-        (same && vectors && is_half(dtype)).then_some(Flash { program, backward, dtype, depth, width })
+        (same && vectors && is_half(dtype)).then_some(Flash {
+            program,
+            backward,
+            fragments,
+            dtype,
+            depth,
+            width,
+        })
     }
 
-    /// Rows of a streamed tile. Wide rows leave registers for fewer scores.
-    fn tile(&self) -> i64 {
-        if self.depth.max(self.width) <= 64 { 64 } else { 32 }
+    /// Rows of a tile of the far side: with long rows fewer scores leave room in the registers.
+    pub(crate) fn tile(&self) -> i64 {
+        let short = self.fragments.turned() && self.fragments.wave == 32;
+        if self.depth.max(self.width) <= 64 && !short { 64 } else { 32 }
     }
 
     /// Bytes of shared memory: the stationary rows, two tiles of the streamed side, and two numbers per streamed row.
     fn shared(&self, warps: i64) -> i64 {
+        if self.fragments.turned() {
+            return backward_waves::shared(self);
+        }
         let elements = round_up_16(self.depth) + round_up_16(self.width) + 2 * PAD;
-        2 * elements * (warps * ROWS + 2 * self.tile()) + 2 * 2 * self.tile() * 4
+        2 * elements * (warps * self.fragments.own + 2 * self.tile()) + 2 * 2 * self.tile() * 4
     }
 
     fn variant(&self, warps: i64) -> Result<Variant, GenError> {
         let kernels = vec![self.kernel(warps, Side::Queries)?, self.kernel(warps, Side::Keys)?];
-        Ok(Variant { name: format!("flash_{}x{}", warps * ROWS, self.tile()), kernels, scratch: Vec::new() })
+        let name = format!("flash_{}x{}", warps * self.fragments.own, self.tile());
+        Ok(Variant { name, kernels, scratch: Vec::new() })
     }
 
     /// Returns the copies of a tile, 16 bytes per thread. Rows beyond the last one are filled with zeros.
@@ -126,7 +142,7 @@ cp_async_16({to} + line * {pitch} + part, &{source}, there ? 16 : 0);
         let (names, from, count) = if far {
             (["to1", "to2"], "from", self.tile())
         } else {
-            (["own1", "own2"], "row0", warps * ROWS)
+            (["own1", "own2"], "row0", warps * self.fragments.own)
         };
         let sizes = [self.depth, self.width];
         let one = |n: usize, uses: &mut Uses| {
@@ -172,18 +188,17 @@ far_deltas[next % 2 * {tile} + t] = i2 < {rows} ? {delta} : 0.0f;
         }
     }
 
-    fn ty(&self) -> &'static str {
+    pub(crate) fn ty(&self) -> &'static str {
         if self.dtype == DType::BF16 { "bf16" } else { "f16" }
     }
 
-    /// Returns statements before the loop: the number of iterations and, for queries, the two numbers of the stationary
-    /// rows.
-    fn bounds(&self, o: &Operands<'_>, side: Side, warps: i64, uses: &mut Uses) -> String {
+    /// Statements before the turns: how many there are, and with queries the numbers of the own rows.
+    pub(crate) fn bounds(&self, o: &Operands<'_>, side: Side, warps: i64, uses: &mut Uses) -> String {
         let (a, tile) = (&self.backward.attention, self.tile());
         match side {
             Side::Queries => {
                 let limit = if a.causal {
-                    format!("imin<idx>({}, row0 + {})", o.keys, warps * ROWS)
+                    format!("imin<idx>({}, row0 + {})", o.keys, warps * self.fragments.own)
                 } else {
                     o.keys.clone()
                 };
@@ -191,9 +206,9 @@ far_deltas[next % 2 * {tile} + t] = i2 < {rows} ? {delta} : 0.0f;
                 let delta = self.backward.of_row(o, &self.backward.deltas, uses);
                 format!(
                     "const idx i1 = head, kv = i1 / {group}, turns = ({limit} + {tile} - 1) / {tile};
-float own_sums[2], own_deltas[2];
+float own_sums[{slots}], own_deltas[{slots}];
 #pragma unroll
-for (int r = 0; r < 2; ++r) {{
+for (int r = 0; r < {slots}; ++r) {{
 const idx i2 = first + r * 8;
 own_sums[r] = i2 < {rows} ? {sum} : -INF32;
 own_deltas[r] = i2 < {rows} ? {delta} : 0.0f;
@@ -201,6 +216,7 @@ own_deltas[r] = i2 < {rows} ? {delta} : 0.0f;
 ",
                     group = o.group,
                     rows = o.rows,
+                    slots = self.fragments.slots,
                 )
             }
             Side::Keys => {
@@ -299,36 +315,44 @@ mma_{half}({out}[n + 1], a, b1);
         )
     }
 
-    /// Returns statements that store a gradient of the stationary rows.
-    fn store(
+    /// Statements that store a gradient of the own rows.
+    pub(crate) fn store(
         &self,
         o: &Operands<'_>,
         (to, head, limit): (&Operand, &str, &str),
         (from, factor, elements): (&str, &str, i64),
         uses: &mut Uses,
     ) -> Result<String, GenError> {
+        let f = &self.fragments;
         let value = format!("{from}[t][e]{factor}");
         let store = self.backward.store(o, (to, ["i0", head, "row", "column"]), &value, uses)?;
         Ok(format!(
             "#pragma unroll
 for (int t = 0; t < {et}; ++t)
 #pragma unroll
-for (int e = 0; e < 4; ++e) {{
-const idx row = first + (e >> 1) * 8, column = t * 8 + pair * 2 + (e & 1);
+for (int e = 0; e < {parts}; ++e) {{
+const idx row = first + {own_row}, column = t * {far} + {far_row};
 if (row < {limit} && column < {elements}) {{
 {store}}}
 }}
 ",
-            et = round_up_16(elements) / 8,
+            et = (round_up_16(elements) + f.far - 1) / f.far,
+            parts = f.parts,
+            own_row = f.own_row,
+            far = f.far,
+            far_row = f.far_row,
         ))
     }
 
     fn kernel(&self, warps: i64, side: Side) -> Result<Kernel, GenError> {
+        if self.fragments.turned() {
+            return backward_waves::kernel(self, warps, side);
+        }
         let (b, a) = (self.backward, &self.backward.attention);
         let mut uses = Uses::default();
         let o = Operands::of(self.program, a, &mut uses);
         let own = if side == Side::Queries { &a.q } else { &a.k };
-        let tiles = own.sizes[2].ceil_div(&SymExpr::from_i64(warps * ROWS));
+        let tiles = own.sizes[2].ceil_div(&SymExpr::from_i64(warps * self.fragments.own));
         let count = volume(&own.sizes[..2]) * &tiles;
         let (tiles, all) = (o.text(&tiles, &mut uses), o.text(&count, &mut uses));
         let heads = o.text(&own.sizes[1], &mut uses);
@@ -389,7 +413,7 @@ block_sync();
 }}
 ",
             ty = value_type(self.dtype)?,
-            block_rows = warps * ROWS,
+            block_rows = warps * self.fragments.own,
             dp = round_up_16(depth) + PAD,
             wp = round_up_16(width) + PAD,
             tile = self.tile(),

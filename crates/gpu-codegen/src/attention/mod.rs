@@ -4,8 +4,10 @@
 pub(crate) mod backward;
 pub(crate) mod backward_flash;
 pub(crate) mod backward_tma;
+pub(crate) mod backward_waves;
 pub(crate) mod decode;
 pub(crate) mod flash;
+pub(crate) mod flash_waves;
 pub(crate) mod tma;
 
 use ir_core::{DType, SymExpr};

@@ -7,7 +7,10 @@
 //!
 //! Not here: the text of kernels.
 
+pub(crate) mod fragments;
+
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
 
 use crate::Target;
 
@@ -20,6 +23,14 @@ pub struct Dialect {
     pub before: &'static [&'static str],
     /// Files that come later: instructions over types of the first helpers.
     pub behind: &'static [&'static str],
+    /// How tiles of matrix products come into shared memory.
+    pub staging: &'static str,
+    /// Whether they come through registers, so that kernels start copies before a product and end them behind it.
+    pub through_registers: bool,
+    /// Products of tiles by matrix cores.
+    pub products: &'static str,
+    /// What the compiler may lack, before everything: taken whole, then by name. Both ask whether it does.
+    pub bare: [&'static str; 2],
 }
 
 impl Dialect {
@@ -28,12 +39,20 @@ impl Dialect {
         name: "cuda",
         before: &[include_str!("cuda/language.cu"), include_str!("cuda/numbers.cu")],
         behind: &[include_str!("cuda/instructions.cu"), include_str!("cuda/wgmma.cu")],
+        staging: include_str!("cuda/staging.cu"),
+        through_registers: false,
+        products: include_str!("cuda/products.cu"),
+        bare: ["", ""],
     };
-    /// HIP for hiprtc.
+    /// HIP for hiprtc, and for clang without HIP's headers and libraries.
     pub const HIP: Dialect = Dialect {
         name: "hip",
         before: &[include_str!("hip/language.cu"), include_str!("hip/numbers.cu")],
-        behind: &[include_str!("hip/instructions.cu")],
+        behind: &[include_str!("hip/instructions.cu"), include_str!("hip/cores.cu")],
+        staging: include_str!("hip/staging.cu"),
+        through_registers: true,
+        products: include_str!("hip/products.cu"),
+        bare: [include_str!("hip/bare.cu"), include_str!("hip/math.cu")],
     };
 }
 
@@ -46,11 +65,11 @@ const FIRST: [&str; 4] = [
     include_str!("common/memory.cu"),
     include_str!("common/matrix.cu"),
 ];
-/// Helpers that use a vendor's instructions.
-const LAST: [&str; 8] = [
-    include_str!("common/launch.cu"),
-    include_str!("common/tile.cu"),
-    include_str!("common/fragments.cu"),
+/// What uses them, before and behind the vendor's staging.
+const TILES: [&str; 2] = [include_str!("common/launch.cu"), include_str!("common/tile.cu")];
+const PLAIN: &str = include_str!("common/plain.cu");
+/// What stands behind the vendor's products.
+const LAST: [&str; 5] = [
     include_str!("common/warpgroup.cu"),
     include_str!("common/flash.cu"),
     include_str!("common/loops.cu"),
@@ -76,16 +95,30 @@ struct Item {
 impl Prelude {
     /// Reads the files of the target's dialect.
     pub fn new(target: &Target) -> Prelude {
-        let Dialect { before, behind, .. } = target.dialect;
+        let Dialect { before, behind, staging, products, bare, .. } = target.dialect;
         let mut head = format!("#define WAVE {}\n", target.wave);
-        if target.features.early_launch {
-            head.push_str("#define EARLY_LAUNCH\n");
+        let features = target.features;
+        let words = [
+            ("EARLY_LAUNCH", features.early_launch),
+            ("MFMA", features.mfma),
+            ("XF32", features.xf32),
+            ("WMMA", features.wmma),
+            ("WMMA_HALVES", features.wmma_halves),
+        ];
+        for (word, _) in words.iter().filter(|(_, there)| *there) {
+            let _ = writeln!(head, "#define {word}");
         }
-        let files = [TYPES].into_iter().chain(before.iter().copied()).chain(FIRST);
-        let files = files.chain(behind.iter().copied()).chain(LAST);
+        if !bare[0].is_empty() {
+            head.push_str(BARE);
+            head.extend(without_comments(bare[0]));
+            head.push_str("#endif\n");
+        }
+        let files = [bare[1], TYPES].into_iter().chain(before.iter().copied()).chain(FIRST);
+        let files = files.chain(behind.iter().copied()).chain(TILES);
+        let files = files.chain([staging, PLAIN, products]).chain(LAST);
         let mut prelude = Prelude { head, items: Vec::new(), defined: BTreeMap::new() };
         for text in files.flat_map(split) {
-            let words = words(text);
+            let words = self::words(text);
             for name in defines(&words) {
                 prelude.defined.entry(name).or_default().push(prelude.items.len());
             }
@@ -108,16 +141,21 @@ impl Prelude {
         }
         let mut out = self.head.clone();
         for (item, _) in self.items.iter().zip(taken).filter(|(_, taken)| *taken) {
-            for line in item.text.lines().filter(|line| !line.trim_start().starts_with("//")) {
-                out.push_str(line);
-                out.push('\n');
-            }
+            out.extend(without_comments(item.text));
         }
         out
     }
 }
 
-/// Splits a file into items.
+/// What says that HIP's run-time compiler, or what stands for it, is not there.
+const BARE: &str = "#if !defined(__HIPCC_RTC__) && !defined(FFX_EMULATED)\n#define BARE_HIP\n";
+
+/// The lines of a text that are no comments, each with its end.
+fn without_comments(text: &str) -> impl Iterator<Item = String> + '_ {
+    text.lines().filter(|line| !line.trim_start().starts_with("//")).map(|line| format!("{line}\n"))
+}
+
+/// The items of a file.
 fn split(file: &'static str) -> Vec<&'static str> {
     let (mut items, mut from, mut depth) = (Vec::new(), 0, 0i32);
     let mut at = 0;
@@ -258,7 +296,8 @@ mod tests {
             files.iter().flat_map(|f| split(f)).flat_map(|item| defines(&words(item))).collect()
         };
         let (cuda, hip) = (of(Dialect::CUDA.before), of(Dialect::HIP.before));
-        let common: BTreeSet<&str> = FIRST.iter().chain(&LAST).flat_map(|f| words(f)).collect();
+        let common: BTreeSet<&str> =
+            FIRST.iter().chain(&TILES).chain(&[PLAIN]).chain(&LAST).flat_map(|f| words(f)).collect();
         let missing: Vec<_> = cuda.iter().filter(|w| common.contains(*w) && !hip.contains(*w)).collect();
         assert!(missing.is_empty(), "hip lacks {missing:?}");
     }
@@ -284,7 +323,12 @@ mod tests {
     /// the strings of the code generators.
     #[test]
     fn only_dialects_have_a_vendor() {
-        [TYPES].iter().chain(&FIRST).chain(&LAST).for_each(|text| check("a common helper", text));
+        [TYPES, PLAIN]
+            .iter()
+            .chain(&FIRST)
+            .chain(&TILES)
+            .chain(&LAST)
+            .for_each(|text| check("a common helper", text));
         let mut folders = vec![std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src")];
         while let Some(folder) = folders.pop() {
             for entry in std::fs::read_dir(&folder).unwrap() {

@@ -7,6 +7,8 @@ pub(crate) mod gemv;
 pub(crate) mod gemv_rows;
 pub(crate) mod matmul;
 pub(crate) mod prologue;
+pub(crate) mod registers_rule;
+pub(crate) mod registers_text;
 pub(crate) mod tile;
 pub(crate) mod tile_finish;
 pub(crate) mod tile_rule;

@@ -6,6 +6,7 @@
 
 use ir_core::DType;
 
+use crate::product::registers_rule;
 use crate::product::tile::{Product, Reading, count, hint};
 use crate::product::tile_text::{Form, Pipeline, Unit, variant};
 use crate::product::tma_rule;
@@ -92,6 +93,9 @@ pub(crate) fn prefers_generated(product: &Product<'_>, target: &Target) -> bool 
 
 /// The unit that multiplies operands of a dtype; `None` where no tiles support it.
 fn unit(dtype: DType, target: &Target) -> Option<Unit> {
+    if target.dialect.through_registers {
+        return registers_rule::unit(dtype, target);
+    }
     match dtype {
         DType::F16 | DType::BF16 => target.features.mma.then_some(Unit::Tensor),
         DType::F32 if target.tf32 && target.features.mma => Some(Unit::Tf32),
@@ -106,7 +110,7 @@ fn forms(product: &Product<'_>, target: &Target) -> Vec<Form> {
     let shapes = match unit {
         Unit::Tensor => TENSOR,
         Unit::Tf32 => TF32,
-        Unit::Plain => PLAIN,
+        Unit::Plain | Unit::Exact => PLAIN,
     };
     let cluster = target.features.clusters;
     let whole = |&(bm, bn, depth, stages, wm, wn): &(i64, i64, i64, i64, i64, i64)| Form {
@@ -116,11 +120,16 @@ fn forms(product: &Product<'_>, target: &Target) -> Vec<Form> {
         depth,
         stages,
         warps: (wm, wn),
+        wave: 32,
         parts: 1,
         cluster: false,
     };
     let mut found: Vec<(f64, Form)> = Vec::new();
-    for form in shapes.iter().map(whole).chain(tma_rule::forms(product, unit, target)) {
+    let all: Vec<Form> = match target.dialect.through_registers {
+        true => registers_rule::forms(unit, target),
+        false => shapes.iter().map(whole).chain(tma_rule::forms(product, unit, target)).collect(),
+    };
+    for form in all {
         for parts in [1, 2, 4, 8, 16, 32] {
             // A cluster has at most 8 blocks.
             let form = Form { parts, cluster: cluster && (2..=8).contains(&parts), ..form };
@@ -130,8 +139,8 @@ fn forms(product: &Product<'_>, target: &Target) -> Vec<Form> {
         }
     }
     found.sort_by(|a, b| a.0.total_cmp(&b.0));
-    // Some of each kind are kept: the estimate compares shapes of one kind better than shapes of two.
-    let (threads, tma) = found.into_iter().partition(|(_, form)| form.pipeline == Pipeline::Threads);
+    // Some of each kind: the estimate compares one kind's forms better than those of two.
+    let (threads, tma) = found.into_iter().partition(|(_, form)| form.by_threads());
     let mut kept = [best(threads, MAX_CANDIDATES), best(tma, MAX_TMA_CANDIDATES)].concat();
     kept.sort_by(|a, b| a.0.total_cmp(&b.0));
     kept.into_iter().map(|(_, form)| form).collect()
@@ -163,7 +172,10 @@ fn fits(product: &Product<'_>, form: &Form, target: &Target) -> bool {
     let threads = form.threads();
     // The block's threads divide evenly into the lines of each operand's tile (`Tile` in `dialect/common/tile.cu`).
     let divides = |side: usize, rows: i64| match product.reading(side) {
-        _ if form.pipeline != Pipeline::Threads => true,
+        _ if !form.by_threads() => true,
+        reading if form.pipeline == Pipeline::Registers => {
+            registers_rule::divides(reading, form, rows, product.dtype.size() as i64)
+        }
         Reading::AlongInner(w) => form.depth % w == 0 && threads % (form.depth / w) == 0,
         Reading::AlongRows(w) => rows % w == 0 && threads % (rows / w) == 0,
         Reading::SingleInner | Reading::SingleRows => threads % form.depth == 0 && threads % rows == 0,
@@ -190,7 +202,7 @@ fn rate(form: &Form) -> f64 {
     match form.unit {
         Unit::Tensor => 1200.0 * (reuse / 21.0).min(1.0),
         Unit::Tf32 => 550.0 * (reuse / 21.0).min(1.0),
-        Unit::Plain => {
+        Unit::Plain | Unit::Exact => {
             let (tm, tn) = ((form.tile.0 / 16) as f64, (form.tile.1 / 16) as f64);
             110.0 * (tm * tn / (tm + tn) / 2.7).min(1.0)
         }
@@ -199,6 +211,9 @@ fn rate(form: &Form) -> f64 {
 
 /// Estimated cycles.
 fn estimate(product: &Product<'_>, form: &Form, target: &Target) -> f64 {
+    if form.pipeline == Pipeline::Registers {
+        return registers_rule::estimate(product, form, target);
+    }
     let at = |axes| hint(product.program, &count(axes));
     let (m, n, k, batch) = (at(&product.rows), at(&product.cols), at(&product.inner), at(&product.batch));
     let ((bm, bn), depth) = (form.tile, form.depth);

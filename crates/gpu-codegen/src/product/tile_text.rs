@@ -22,7 +22,9 @@ pub(crate) enum Unit {
     Tensor,
     /// Tensor cores with float32 rounded to tf32.
     Tf32,
-    /// Fused multiply-adds in float32.
+    /// float32 on matrix cores.
+    Exact,
+    /// float32 by fused multiply-adds.
     Plain,
 }
 
@@ -31,7 +33,9 @@ pub(crate) enum Unit {
 pub(crate) enum Pipeline {
     /// Every thread copies elements and multiplies fragments.
     Threads,
-    /// TMA copies tiles and warpgroups multiply them (`tma_text`), one tile per block.
+    /// The same where copies go through the threads' registers, a tile ahead of what is multiplied (`registers_text`).
+    Registers,
+    /// The copy engine brings tiles and warpgroups multiply them (`tma_text`), a block a tile.
     Tma,
     /// The same with persistent blocks, which take one tile after another. `share` blocks of a cluster, in one column of
     /// tiles, share the reads of the right operand; there are at most `most` clusters.
@@ -49,10 +53,11 @@ pub(crate) struct Form {
     pub(crate) depth: i64,
     /// Stages of the pipeline.
     pub(crate) stages: i64,
-    /// Warps of 32 threads, as `mma` has them, along rows and along columns. [`Unit::Plain`] does not depend on waves; its
-    /// 256 threads have an order of their own.
+    /// Warps along rows and along columns. [`Unit::Plain`], which does not know waves, has 256 threads in an order of its own.
     pub(crate) warps: (i64, i64),
-    /// Number of blocks that split the inner dimension.
+    /// Threads of a warp.
+    pub(crate) wave: i64,
+    /// Blocks that share the inner dimension.
     pub(crate) parts: i64,
     /// Whether those blocks are a cluster.
     pub(crate) cluster: bool,
@@ -66,14 +71,22 @@ pub(crate) const SUMS_GAP: i64 = 8;
 impl Form {
     /// Threads per block: those that multiply, and the producer warpgroup of TMA.
     pub(crate) fn threads(&self) -> i64 {
-        let producers = if self.pipeline == Pipeline::Threads { 0 } else { WARPGROUP };
-        self.warps.0 * self.warps.1 * 32 + producers
+        let producers = if self.by_threads() { 0 } else { WARPGROUP };
+        self.warps.0 * self.warps.1 * self.wave + producers
+    }
+    /// Whether the threads that multiply copy too.
+    pub(crate) fn by_threads(&self) -> bool {
+        matches!(self.pipeline, Pipeline::Threads | Pipeline::Registers)
     }
     /// The name in tables.
     pub(crate) fn name(&self) -> String {
         let unit = match (self.unit, self.pipeline) {
             (Unit::Tensor, Pipeline::Threads) => "mma",
+            (Unit::Tensor, Pipeline::Registers) if self.wave == 32 => "wmma",
+            (Unit::Tensor, Pipeline::Registers) => "mfma",
             (Unit::Tf32, Pipeline::Threads) => "tf32",
+            (Unit::Tf32, Pipeline::Registers) => "mfma_xf32",
+            (Unit::Exact, _) => "mfma_f32",
             (Unit::Plain, _) => "fma",
             (Unit::Tensor, Pipeline::Tma) => "wgmma",
             (Unit::Tf32, Pipeline::Tma) => "wgmma_tf32",
@@ -91,24 +104,38 @@ impl Form {
     }
     /// Bytes of one stage of an operand.
     fn stage_bytes(&self, reading: Reading, rows: i64, bytes: i64) -> i64 {
-        let (line, lines) =
-            if matches!(reading, Reading::AlongRows(_)) { (rows, self.depth) } else { (self.depth, rows) };
+        let turned = matches!(reading, Reading::AlongRows(_)) && self.pipeline == Pipeline::Threads;
+        let (line, lines) = if turned { (rows, self.depth) } else { (self.depth, rows) };
         lines * (line * bytes + 16)
     }
     /// Bytes of shared memory.
     pub(crate) fn shared(&self, product: &Product<'_>) -> i64 {
         let bytes = product.dtype.size() as i64;
         let sums = self.tile.0 * (self.tile.1 + SUMS_GAP) * 4;
-        if self.pipeline != Pipeline::Threads {
+        if !self.by_threads() {
             return self.tma_shared(sums);
         }
+        let sums = self.slab().map_or(sums, |(high, broad)| high * (broad + SUMS_GAP) * 4);
         let stage = self.stage_bytes(product.reading(0), self.tile.0, bytes)
             + self.stage_bytes(product.reading(1), self.tile.1, bytes);
         (stage * self.stages).max(sums)
     }
 }
 
-/// Writes the text of one kernel.
+/// How a block goes over the sums of its tile.
+pub(crate) struct Walk {
+    /// What is done before.
+    pub(crate) meet: &'static str,
+    /// Where point `e` is in the tile: `r` and `c`.
+    pub(crate) place: &'static str,
+    pub(crate) points: &'static str,
+    /// Its place among the sums.
+    pub(crate) at: &'static str,
+    /// What is done behind.
+    pub(crate) end: &'static str,
+}
+
+/// One kernel's writing.
 pub(crate) struct Writer<'a> {
     pub(crate) product: &'a Product<'a>,
     pub(crate) form: Form,
@@ -163,9 +190,8 @@ impl<'a> Writer<'a> {
         out
     }
 
-    /// Returns the lambdas that give the addresses of an operand's elements: `{f}_row`, `{f}_inner`, `{f}_inside`, and its
-    /// first element.
-    fn address(&mut self, side: usize, f: &str) -> String {
+    /// The lambdas that say where a factor's elements are: `{f}_row`, `{f}_inner`, `{f}_inside`, and its first element.
+    pub(crate) fn address(&mut self, side: usize, f: &str) -> String {
         let product = self.product;
         let (rows, inner) = (product.rows_of(side), &product.inner);
         let (tile, depth) = (if side == 0 { self.form.tile.0 } else { self.form.tile.1 }, self.form.depth);
@@ -213,8 +239,8 @@ impl<'a> Writer<'a> {
         out
     }
 
-    /// Returns the constants and types of the kernel.
-    fn head(&mut self) -> Result<String, GenError> {
+    /// The constants and types of the kernel.
+    pub(crate) fn head(&mut self) -> Result<String, GenError> {
         let (product, form) = (self.product, self.form);
         let (bm, bn) = form.tile;
         let ty = memory_type(product.dtype)?;
@@ -222,10 +248,12 @@ impl<'a> Writer<'a> {
         let (wm, wn) = form.warps;
         let (pm, pn) = (bm / wm, bn / wn);
         let core = match form.unit {
+            _ if form.slab().is_some() => self.core((pm, pn)),
             Unit::Tensor => format!("TensorProduct<T, A, B, {pm}, {pn}, {wn}, DEPTH>"),
             Unit::Tf32 => format!("Tf32Product<A, B, {pm}, {pn}, {wn}, DEPTH>"),
-            Unit::Plain => format!("PlainProduct<A, B, {bm}, {bn}, DEPTH>"),
+            Unit::Plain | Unit::Exact => format!("PlainProduct<A, B, {bm}, {bn}, DEPTH>"),
         };
+        let broad = if form.slab().is_some() { "Core::BROAD" } else { "BN" };
         Ok(format!(
             "constexpr int BM = {bm}, BN = {bn}, DEPTH = {depth}, STAGES = {stages}, THREADS = {threads}, PARTS = {parts};
 typedef {ty} T;
@@ -233,7 +261,7 @@ typedef Spot<idx, {spaces}> S;
 typedef Tile<T, BM, DEPTH, {wa}, {ma}, THREADS> A;
 typedef Tile<T, BN, DEPTH, {wb}, {mb}, THREADS> B;
 typedef {core} Core;
-constexpr int STAGE = A::BYTES + B::BYTES, PITCH = BN + {SUMS_GAP};
+constexpr int STAGE = A::BYTES + B::BYTES, PITCH = {broad} + {SUMS_GAP};
 DYNAMIC_SHARED(memory);
 ",
             depth = form.depth,
@@ -279,8 +307,10 @@ const idx row0 = (first_m + tile % ({group} * tiles_n) % tall) * {high}{own}, co
 
     /// Returns the text up to the tile of sums in shared memory.
     fn sums(&mut self) -> Result<String, GenError> {
-        if self.form.pipeline == Pipeline::Tma {
-            return self.tma_sums();
+        match self.form.pipeline {
+            Pipeline::Tma => return self.tma_sums(),
+            Pipeline::Registers => return self.register_sums(),
+            _ => {}
         }
         let mut out = self.head()?;
         out.push_str(&self.place("(idx)blockIdx.x"));
@@ -380,19 +410,21 @@ core.template store<PITCH>(sums);
             "const int r = from_row + e / (BN / LANES), c = e % (BN / LANES) * LANES;"
         };
         let text = finish.text(&mut self)?;
+        let own = Walk { meet, place, points: "high * BN", at: "r * PITCH + c", end: "" };
+        let Walk { meet, place, points, at, end } = self.form.slabs(rows_first).unwrap_or(own);
         let _ = write!(
             body,
             "{meet}
 constexpr int LANES = {lanes};
-for (int e = threadIdx.x; e < high * BN / LANES; e += THREADS) {{
+for (int e = threadIdx.x; e < {points} / LANES; e += THREADS) {{
 {place}
 const idx row = row0 + r, col = col0 + c;
 if (row < {m} && col < {n}) {{
 float sum[LANES];
-tile_result<LANES, PARTS, BM * PITCH>(sum, sums, sums + r * PITCH + c);
+tile_result<LANES, PARTS, BM * PITCH>(sum, sums, sums + {at});
 {text}}}
 }}
-"
+{end}"
         );
         if clustered {
             body.push_str("cluster_end();\n");
@@ -414,17 +446,25 @@ tile_result<LANES, PARTS, BM * PITCH>(sum, sums, sums + r * PITCH + c);
         let batch = count(&self.product.batch);
         let lanes = if is_multiple(&n, 4) { 4 } else { 1 };
         let (m, n, batch) = (self.text(&m), self.text(&n), self.text(&batch));
+        let own = Walk {
+            meet: "block_sync();",
+            place: "const int r = e / (BN / LANES), c = e % (BN / LANES) * LANES;",
+            points: "BM * BN",
+            at: "r * PITCH + c",
+            end: "",
+        };
+        let Walk { meet, place, points, at, end } = self.form.slabs(false).unwrap_or(own);
         let _ = write!(
             body,
-            "block_sync();
+            "{meet}
 constexpr int LANES = {lanes};
 float *mine = scratch0 + ((i64)blockIdx.y * {batch} + batch) * {m} * {n};
-for (int e = threadIdx.x; e < BM * BN / LANES; e += THREADS) {{
-const int r = e / (BN / LANES), c = e % (BN / LANES) * LANES;
+for (int e = threadIdx.x; e < {points} / LANES; e += THREADS) {{
+{place}
 const idx row = row0 + r, col = col0 + c;
-if (row < {m} && col < {n}) *(Vec<float, LANES> *)(mine + (i64)row * {n} + col) = *(const Vec<float, LANES> *)(sums + r * PITCH + c);
+if (row < {m} && col < {n}) *(Vec<float, LANES> *)(mine + (i64)row * {n} + col) = *(const Vec<float, LANES> *)(sums + {at});
 }}
-"
+{end}"
         );
         let launch = self.launch();
         assemble(self.product.program, ENTRY, &self.uses, launch, &body)

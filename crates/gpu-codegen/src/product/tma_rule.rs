@@ -28,6 +28,7 @@ pub(crate) fn forms(product: &Product<'_>, unit: Unit, target: &Target) -> Vec<F
         depth: tma::depth(if unit == Unit::Tf32 { DType::F32 } else { DType::BF16 }),
         stages,
         warps: (4 * warpgroups, 1),
+        wave: 32,
         parts: 1,
         cluster: false,
     };

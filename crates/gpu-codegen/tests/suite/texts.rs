@@ -282,5 +282,7 @@ fn features_choose_the_candidates() {
     assert!(
         !has(&Target::AMPERE, "wgmma") && !has(&Target::AMPERE, "cluster") && has(&Target::AMPERE, "mma_")
     );
-    assert_eq!(names(&Target::CDNA), ["simple"]);
+    assert!(names(&Target::CDNA).iter().all(|name| name.starts_with("mfma_")), "{:?}", names(&Target::CDNA));
+    assert!(names(&Target::RDNA).iter().all(|name| name.starts_with("wmma_")), "{:?}", names(&Target::RDNA));
+    assert_eq!(names(&Target { features: Features::NONE, ..Target::CDNA }), ["simple"]);
 }

@@ -6,6 +6,7 @@
 mod attention_gradient;
 mod checked;
 mod common;
+mod cores;
 mod decode;
 mod depthwise;
 mod epilogues;

@@ -72,15 +72,15 @@ impl Case {
         (out, Epilogue { ranges: shape(sizes), insts: b.finish() })
     }
 
-    /// Runs the candidates whose names begin so, for waves of 32 and of 64, and returns their names with the contents of a
-    /// buffer.
+    /// The names of the ways that begin so, of devices of both vendors, and what each gives in a buffer.
     fn run(&self, step: &Step, out: BufId, names: &[&str]) -> Vec<(String, Vec<f32>)> {
         let mut all = Vec::new();
-        for target in [Target::HOPPER, Target::CDNA] {
+        let rdna4 = Target::of_architecture("gfx1201").unwrap();
+        for target in [Target::HOPPER, Target::CDNA, Target::RDNA, rdna4] {
             let candidates = variants(&self.program, step, &target).unwrap();
             let wanted = |candidate: &&Variant| names.iter().any(|n| candidate.name.starts_with(n));
             all.extend(candidates.iter().filter(wanted).map(|candidate| {
-                let name = format!("{}, waves of {}", candidate.name, target.wave);
+                let name = format!("{}, {} of {}", candidate.name, target.dialect.name, target.matrix_rate);
                 (name, self.compute(candidate, out, &target))
             }));
         }

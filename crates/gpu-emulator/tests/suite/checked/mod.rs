@@ -160,7 +160,7 @@ pub fn agrees(text: &str, wanted: &[&str], calls: &[Vec<Tensor>]) {
     let truth: Vec<Outcome> = calls.iter().map(|c| expected(&program, c)).collect();
     assert!(truth[0].is_ok(), "the first call is a good one: {:?}", truth[0]);
     let in_order = |deterministic| Target { deterministic, ..Target::HOPPER };
-    for target in [in_order(false), in_order(true), Target::CDNA] {
+    for target in [in_order(false), in_order(true), Target::CDNA, Target::RDNA] {
         let (all, on) = (candidates(&program, &target), format!("wave {}", target.wave));
         if target == Target::HOPPER {
             for candidate in wanted {

@@ -135,18 +135,19 @@ impl Case {
         let wide: Vec<Tensor> = self.data.iter().map(|t| t.to_dtype(widened(t.dtype())).unwrap()).collect();
         let truth = interp::run(&in_double(&self.graph), &wide).unwrap();
         let bytes = program.to_bytes();
-        // With waves of 64 every step is computed by the candidate that is best by rule.
-        let runs = candidates.iter().map(|candidate| (*candidate, "32")).chain([("", "64")]);
-        for (candidate, wave) in runs {
+        // For AMD's GPUs, with waves of 64 and of 32, every step is computed by the way that is best by rule.
+        let runs =
+            candidates.iter().map(|candidate| (*candidate, "")).chain([("", "gfx942"), ("", "gfx1100")]);
+        for (candidate, architecture) in runs {
             let has = |step| {
                 variants(&program, step, &Target::HOPPER)
                     .is_ok_and(|v| v.iter().any(|v| v.name.contains(candidate)))
             };
             let wanted = candidate.is_empty() || program.steps.iter().any(has);
-            assert!(wanted, "{}: no step has a candidate `{candidate}`", self.graph.name);
-            let options = [("prefer", candidate), ("wave", wave)];
+            assert!(wanted, "{}: no step has a way `{candidate}`", self.graph.name);
+            let options = [("prefer", candidate), ("architecture", architecture)];
             let args = CompileArgs::new(KERNEL_IR, &bytes).mode("default").options(&options);
-            let name = format!("{} {candidate}, waves of {wave}", self.graph.name);
+            let name = format!("{} {candidate} {architecture}", self.graph.name);
             let mut code = emulator.compile(&args).unwrap_or_else(|e| panic!("{name}: {e}"));
             code.bind_constants(&[]).unwrap();
             let given: Vec<&Tensor> = self.data.iter().collect();

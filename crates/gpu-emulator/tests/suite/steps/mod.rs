@@ -136,15 +136,19 @@ impl Case {
         Epilogue { ranges: shape(ranges), insts: e.finish() }
     }
 
-    /// Runs the candidates that `choose` selects, compares their outputs, and returns their names.
-    pub fn run(mut self, step: Step, choose: Choose) -> Vec<String> {
+    /// Runs the ways that `choose` gives and compares what they leave; their names.
+    pub fn run(self, step: Step, choose: Choose) -> Vec<String> {
+        self.run_on(Emulator::default(), step, choose)
+    }
+
+    /// The same on a device.
+    pub fn run_on(mut self, emulator: Emulator, step: Step, choose: Choose) -> Vec<String> {
         if let Err(why) = gpu_emulator::available() {
             eprintln!("skipped: {why}");
             return Vec::new();
         }
         self.program.steps = vec![step];
         let candidates = choose(&self.program, &self.program.steps[0]);
-        let emulator = Emulator::default();
         let (mut text, mut entries) = (String::new(), Vec::new());
         for kernel in candidates.values().flat_map(|w| &w.kernels) {
             let entry = format!("k{}", entries.len());
@@ -272,6 +276,20 @@ pub fn product(
     out: Option<[i64; 3]>,
     choose: Choose,
 ) -> Vec<String> {
+    product_on(Emulator::default(), name, dtype, (sizes, a, b, out), choose)
+}
+
+/// Sizes, strides of both factors and of the result where it is not row-major.
+pub type Shapes = ([i64; 4], [i64; 3], [i64; 3], Option<[i64; 3]>);
+
+/// The same on a device.
+pub fn product_on(
+    emulator: Emulator,
+    name: &str,
+    dtype: DType,
+    (sizes, a, b, out): Shapes,
+    choose: Choose,
+) -> Vec<String> {
     let [batch, m, n, k] = sizes;
     let mut case = Case::new(name, dtype);
     let (left, right) = (case.operand(dtype, &[batch, m, k], &a), case.operand(dtype, &[batch, k, n], &b));
@@ -281,5 +299,5 @@ pub fn product(
         (0..k).map(|q| data[0][at(&[i[0], i[1], q], &a)] * data[1][at(&[i[0], q, i[2]], &b)]).sum()
     });
     let step = Matmul { name: name.into(), origins: vec![], a: left, b: right, acc: F32, epilogue };
-    case.run(Step::Matmul(step), choose)
+    case.run_on(emulator, Step::Matmul(step), choose)
 }
