@@ -84,14 +84,17 @@ pub(crate) fn find(code: &[String], architecture: &str) -> Option<InnerLoop> {
         *end = (*end).max(until);
     }
     let count = |from: usize, until: usize| code[from..until].iter().filter(|l| is_matrix(l)).count();
-    let with_matrix = loops.into_iter().filter(|&(from, until)| count(from, until) > 0);
-    let best =
-        with_matrix.max_by_key(|&(from, until)| (count(from, until), std::cmp::Reverse(until - from)))?;
-    let blocks = blocks(&code[best.0..=best.1], &labels, best.0);
+    let mut all: Vec<(usize, usize)> =
+        loops.into_iter().filter(|&(from, until)| count(from, until) > 0).collect();
+    all.sort_by_key(|&(from, until)| (std::cmp::Reverse(count(from, until)), until - from));
     let machine = machine(architecture);
-    let code = path(&code[best.0..=best.1], &blocks, &machine);
-    let cycles = cycles(&code, &machine);
-    Some(InnerLoop { code, cycles })
+    // What is left in the middle alone has no path that comes back.
+    all.into_iter().find_map(|(from, until)| {
+        let blocks = blocks(&code[from..=until], &labels, from);
+        let code = path(&code[from..=until], &blocks, &machine);
+        let cycles = cycles(&code, &machine);
+        (cycles.matrix > 0.0).then_some(InnerLoop { code, cycles })
+    })
 }
 
 /// Where a branch goes.
