@@ -64,7 +64,9 @@ fn target(properties: &Properties) -> Result<Target, GpuError> {
         )));
     }
     let plain = Target { wave: properties.wave, features: Features::NONE, ..Target::CDNA };
-    let known = plain;
+    let known = Target::of_architecture(&properties.architecture)
+        .filter(|known| known.wave == properties.wave)
+        .unwrap_or(plain);
     let or = |told: u32, known: u32| if told > 0 { told } else { known };
     Ok(Target {
         dialect: Dialect::HIP,

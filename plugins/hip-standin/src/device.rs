@@ -33,7 +33,8 @@ pub(crate) fn wave(architecture: &str) -> u32 {
 
 /// What kernels are read as.
 pub(crate) fn target(architecture: &str) -> Target {
-    Target { dialect: Dialect::HIP, wave: wave(architecture), ..Target::CDNA }
+    let unknown = || Target { dialect: Dialect::HIP, wave: wave(architecture), ..Target::CDNA };
+    Target::of_architecture(architecture).unwrap_or_else(unknown)
 }
 
 /// A device.

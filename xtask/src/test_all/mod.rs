@@ -26,8 +26,17 @@ const GPU_KERNELS: &str = "GPU kernels";
 /// The larger corpus, which is optional.
 const CORPUS: &str = "../shared/corpus";
 /// The packages that are not published.
-const UNPUBLISHED: [&str; 7] =
-    ["broken", "ferroflux-cpu", "ferroflux-cuda", "gpu-emulator", "sentence-embeddings", "testing", "xtask"];
+const UNPUBLISHED: [&str; 9] = [
+    "broken",
+    "ferroflux-cpu",
+    "ferroflux-cuda",
+    "ferroflux-rocm",
+    "gpu-emulator",
+    "hip-standin",
+    "sentence-embeddings",
+    "testing",
+    "xtask",
+];
 /// The step that compiles them for architectures of AMD's, and its cases: kernels of every kind.
 const AMD_KERNELS: &str = "AMD kernels";
 const OF_AMD_KERNELS: &str = "^(addmm|argmax|bmm|cumsum|erfinv|index_add|lgamma|mm|pow|softmax|sort|std|topk|var)/(float32|bfloat16|int64)_0$\
