@@ -23,7 +23,7 @@ pub struct Cuda {
 
 // SAFETY: contexts and streams may be used from any thread that has made the context current, which every call does.
 unsafe impl Send for Cuda {}
-// SAFETY: as above; the driver serializes what it must.
+// SAFETY: the driver serializes calls on one context, which is all that threads share through this value.
 unsafe impl Sync for Cuda {}
 
 /// Kernels may use more shared memory than the 48 KiB that need no word.
@@ -338,7 +338,7 @@ impl Calls for Cuda {
         // SAFETY: the executable was just made.
         let there = unsafe { sys::cuGraphUpload(executable, self.stream) }.result();
         if let Err(e) = there {
-            // SAFETY: as above; destroyed once.
+            // SAFETY: the executable was just made, and no handle of it leaves this function before it is destroyed.
             let _ = unsafe { sys::cuGraphExecDestroy(executable) };
             return Err(error("cuGraphUpload")(e));
         }

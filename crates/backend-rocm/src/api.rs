@@ -60,7 +60,7 @@ macro_rules! table {
                     // SAFETY: the library is what it says by its functions' names, which have these types.
                     $($name: *unsafe { library.get(concat!($symbol, "\0").as_bytes()) }
                         .map_err(|_| $crate::api::lacks($what, path, $symbol))?,)*
-                    // SAFETY: as above.
+                    // SAFETY: where the library has the function, it has this type, by its name.
                     $($may: unsafe { library.get(concat!($maybe, "\0").as_bytes()) }.ok().map(|f| *f),)*
                 })
             }

@@ -91,7 +91,7 @@ pub(crate) struct Blas {
 
 // SAFETY: the handle may be used from several threads; descriptors are written by one launch at a time.
 unsafe impl Send for Blas {}
-// SAFETY: as above.
+// SAFETY: hipBLASLt's handle may be used from several threads at once; a descriptor is written by one launch at a time.
 unsafe impl Sync for Blas {}
 
 /// A product that is ready for launch: descriptors and an algorithm.
@@ -106,7 +106,7 @@ pub(crate) struct Plan {
 
 // SAFETY: descriptors are memory of the host; they are written by one launch at a time.
 unsafe impl Send for Plan {}
-// SAFETY: as above.
+// SAFETY: a plan is written by one launch at a time and only read otherwise.
 unsafe impl Sync for Plan {}
 
 impl Drop for Plan {

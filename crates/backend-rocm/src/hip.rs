@@ -128,7 +128,7 @@ impl Calls for Hip {
     }
 
     fn encode(&self, _map: &Map, _address: u64) -> Result<u64, GpuError> {
-        Err(GpuError::Malformed("a tensor map for a device without a copy engine for tensors".into()))
+        Err(GpuError::Malformed("a tensor map for a device without a tensor memory accelerator".into()))
     }
 
     fn allocate(&self, bytes: u64) -> Result<u64, GpuError> {
@@ -141,7 +141,7 @@ impl Calls for Hip {
                 self.api.done("hipMallocAsync", done)?;
             }
             None => {
-                // SAFETY: as above.
+                // SAFETY: the address is written to a local.
                 self.api.done("hipMalloc", unsafe { (runtime.malloc)(&mut address, bytes as usize) })?;
             }
         }

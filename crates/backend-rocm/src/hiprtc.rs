@@ -47,7 +47,7 @@ impl Program<'_> {
             return String::new();
         }
         let mut log = vec![0u8; size];
-        // SAFETY: as above; the buffer has the size that was asked for.
+        // SAFETY: the program lives; the buffer has the size that hiprtc told for it.
         let _ = unsafe { (self.0.log)(self.1, log.as_mut_ptr().cast::<c_char>()) };
         let text = String::from_utf8_lossy(&log);
         text.trim_end_matches('\0').chars().take(MOST_LOG).collect()
@@ -58,7 +58,7 @@ impl Program<'_> {
         // SAFETY: the program lives and was compiled; the size is written to a local.
         failed("hiprtcGetCodeSize", unsafe { (self.0.code_size)(self.1, &mut size) })?;
         let mut code = vec![0u8; size];
-        // SAFETY: as above; the buffer has the size that was asked for.
+        // SAFETY: the program lives; the buffer has the size that hiprtc told for it.
         failed("hiprtcGetCode", unsafe { (self.0.code)(self.1, code.as_mut_ptr().cast::<c_char>()) })?;
         Ok(code)
     }

@@ -99,7 +99,8 @@ impl Table {
         let (layer, may) = row;
         let name = short(&dependency.name);
         let Some(theirs) = self.layer(name) else {
-            return Some("which is in no layer".to_owned());
+            // What is in no layer itself, as tools are, may use a plugin.
+            return layer.is_some().then(|| "which is in no layer".to_owned());
         };
         if layer.is_some_and(|own| theirs >= own) {
             return Some(format!("which is in layer {theirs}, not below"));

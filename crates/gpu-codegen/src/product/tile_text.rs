@@ -35,7 +35,7 @@ pub(crate) enum Pipeline {
     Threads,
     /// The same where copies go through the threads' registers, a tile ahead of what is multiplied (`registers_text`).
     Registers,
-    /// The copy engine brings tiles and warpgroups multiply them (`tma_text`), a block a tile.
+    /// TMA copies tiles and warpgroups multiply them (`tma_text`), one tile per block.
     Tma,
     /// The same with persistent blocks, which take one tile after another. `share` blocks of a cluster, in one column of
     /// tiles, share the reads of the right operand; there are at most `most` clusters.

@@ -15,7 +15,7 @@ pub struct Handle(pub *mut c_void);
 
 // SAFETY: handles of drivers are valid in every thread that has made the device current, which every call does.
 unsafe impl Send for Handle {}
-// SAFETY: as above.
+// SAFETY: a handle is a number for the driver, which serializes what several threads ask of one object.
 unsafe impl Sync for Handle {}
 
 impl Handle {
