@@ -99,7 +99,7 @@ pub trait Calls: Send + Sync + Sized + 'static {
     /// `to` is device memory for as many words.
     unsafe fn fill(&self, to: u64, word: u32, words: u64) -> Result<(), GpuError>;
 
-    /// A mark that no stream has yet; `timed`: times between two can be request for.
+    /// A mark that no stream has yet; `timed`: the time between two of them can be read.
     fn create_event(&self, timed: bool) -> Result<Handle, GpuError>;
     /// Destroys a mark of [`create_event`](Calls::create_event), once.
     fn destroy_event(&self, event: Handle);

@@ -18,7 +18,7 @@ pub(super) struct Event<C: Calls> {
 }
 
 impl<C: Calls> Event<C> {
-    /// A mark that no stream has yet; `timed`: times between two can be request for.
+    /// A mark that no stream has yet; `timed`: the time between two of them can be read.
     pub(super) fn new(calls: &Arc<C>, timed: bool) -> Result<Event<C>, GpuError> {
         Ok(Event { event: calls.create_event(timed)?, calls: Arc::clone(calls) })
     }

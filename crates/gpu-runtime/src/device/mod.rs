@@ -102,8 +102,8 @@ impl<V: Vendor> Device<V> {
         *locked(&self.cache) = cache;
     }
 
-    /// Whether a kernel that may begin before the one before it has ended does so from now on. What only some devices have the
-    /// others are never request for.
+    /// Whether kernels that may begin before the previous one has ended do so from now on; without effect on devices that lack
+    /// early launches.
     pub fn let_launches_overlap(&self, overlap: bool) {
         self.overlap.store(overlap && self.vendor.target().features.early_launch, Ordering::Relaxed);
     }
