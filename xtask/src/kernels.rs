@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
+use backend_rocm::Clang;
 use clap::ValueEnum as _;
 use ferroflux::Options;
 use ferroflux::optim::{Optimizer, Sgd};
@@ -23,7 +24,6 @@ use gpu_runtime::Module;
 use rayon::prelude::*;
 
 use crate::corpus::{self, Kind};
-use crate::kernels::clang::Clang;
 
 /// Arguments of `xtask kernels`.
 #[derive(clap::Args)]
@@ -107,8 +107,8 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
 }
 
 /// What is wrong with a module for an AMD GPU; `None` where nothing is.
-fn amd_refusal(clang: &Clang, module: &Module, arch: &str) -> Option<String> {
-    let usages = match clang.compile(module, arch) {
+fn amd_refusal(compiler: &Clang, module: &Module, arch: &str) -> Option<String> {
+    let usages = match clang::usages(compiler, module, arch) {
         Ok(usages) => usages,
         Err(error) => return Some(error.to_string()),
     };

@@ -46,6 +46,18 @@ impl Clang {
         &self.program
     }
 
+    /// The first line of what it says of itself.
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// A call that compiles for an architecture as `gfx942`; the source and the output are to be added.
+    pub fn command(&self, architecture: &str) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(ALONE).args(OPTIONS).arg("-w").arg(format!("--offload-arch={architecture}"));
+        command
+    }
+
     /// Machine code of a module for an architecture as `gfx942`.
     ///
     /// # Errors
@@ -58,8 +70,7 @@ impl Clang {
         let folder = tempfile::tempdir().map_err(|e| failed(e.to_string()))?;
         let (source, code) = (folder.path().join("module.hip"), folder.path().join("module.co"));
         std::fs::write(&source, module.text()).map_err(|e| failed(e.to_string()))?;
-        let mut run = Command::new(&self.program);
-        run.args(ALONE).args(OPTIONS).arg("-w").arg(format!("--offload-arch={architecture}"));
+        let mut run = self.command(architecture);
         run.arg(&source).arg("-o").arg(&code);
         let output = run.output().map_err(|e| failed(format!("{}: {e}", self.program.display())))?;
         if !output.status.success() {

@@ -2,36 +2,11 @@
 //! registers of each, and the instructions that it chose. Not here: what is asked of them.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
+use backend_rocm::Clang;
 use gpu_runtime::Module;
-
-/// Names under which a compiler may be there, the first that is new enough is taken. `FERROFLUX_CLANG` comes before all.
-const NAMES: [&str; 5] = ["clang-19", "clang-20", "clang-21", "clang-22", "clang"];
-/// The oldest version that knows every architecture and built-in function that kernels use.
-const OLDEST: u32 = 19;
-/// What is said beside the architecture.
-const FLAGS: [&str; 9] = [
-    "-x",
-    "hip",
-    "--cuda-device-only",
-    "--no-gpu-bundle-output",
-    "-nogpulib",
-    "-nogpuinc",
-    "-O3",
-    "-std=c++17",
-    "-ffp-contract=off",
-];
-
-/// A compiler that is there.
-#[derive(Clone, Debug)]
-pub(crate) struct Clang {
-    path: PathBuf,
-    /// What it says of itself.
-    pub(crate) version: String,
-}
 
 /// What the compiler says of one kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -61,57 +36,34 @@ pub(crate) fn is_matrix(instruction: &str) -> bool {
     instruction.starts_with("v_mfma") || instruction.starts_with("v_wmma")
 }
 
-impl Clang {
-    /// The compiler, or why there is none.
-    ///
-    /// # Errors
-    /// None of the names is a clang that is new enough.
-    pub(crate) fn find() -> Result<Clang> {
-        let given = std::env::var_os("FERROFLUX_CLANG").filter(|name| !name.is_empty());
-        let names = given.into_iter().chain(NAMES.map(Into::into)).map(PathBuf::from);
-        for path in names {
-            let Ok(output) = Command::new(&path).arg("--version").output() else { continue };
-            let version =
-                String::from_utf8_lossy(&output.stdout).lines().next().unwrap_or_default().to_owned();
-            let number =
-                version.split("version ").nth(1).and_then(|v| v.split('.').next()?.parse::<u32>().ok());
-            if number.is_some_and(|n| n >= OLDEST) {
-                return Ok(Clang { path, version });
-            }
-        }
-        bail!("no clang {OLDEST} or later is installed (looked for {})", NAMES.join(", "))
+/// Compiles a module and says what each kernel uses, by its entry.
+///
+/// # Errors
+/// What the compiler says.
+pub(crate) fn usages(clang: &Clang, module: &Module, architecture: &str) -> Result<BTreeMap<String, Usage>> {
+    let folder = tempfile::tempdir()?;
+    let source = folder.path().join("module.hip");
+    std::fs::write(&source, module.text())?;
+    let output = clang
+        .command(architecture)
+        .args(["-Rpass-analysis=kernel-resource-usage", "-save-temps=obj"])
+        .arg(&source)
+        .arg("-o")
+        .arg(folder.path().join("module.co"))
+        .output()
+        .with_context(|| clang.program().display().to_string())?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() {
+        let errors =
+            said.lines().filter(|line| line.contains("error:")).take(8).collect::<Vec<_>>().join("\n");
+        bail!("{}", if errors.is_empty() { said.chars().take(2000).collect() } else { errors });
     }
-
-    /// Compiles a module and says what each kernel uses, by its entry.
-    ///
-    /// # Errors
-    /// What the compiler says.
-    pub(crate) fn compile(&self, module: &Module, architecture: &str) -> Result<BTreeMap<String, Usage>> {
-        let folder = tempfile::tempdir()?;
-        let source = folder.path().join("module.hip");
-        std::fs::write(&source, module.text())?;
-        let output = Command::new(&self.path)
-            .args(FLAGS)
-            .arg(format!("--offload-arch={architecture}"))
-            .args(["-w", "-Rpass-analysis=kernel-resource-usage", "-save-temps=obj"])
-            .arg(&source)
-            .arg("-o")
-            .arg(folder.path().join("module.co"))
-            .output()
-            .with_context(|| self.path.display().to_string())?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        if !output.status.success() {
-            let errors =
-                said.lines().filter(|line| line.contains("error:")).take(8).collect::<Vec<_>>().join("\n");
-            bail!("{}", if errors.is_empty() { said.chars().take(2000).collect() } else { errors });
-        }
-        let mut usages = remarks(&said);
-        for (entry, code) in listing(folder.path())? {
-            usages.entry(entry).or_default().code = code;
-        }
-        usages.retain(|entry, _| module.entries.contains(entry));
-        Ok(usages)
+    let mut usages = remarks(&said);
+    for (entry, code) in listing(folder.path())? {
+        usages.entry(entry).or_default().code = code;
     }
+    usages.retain(|entry, _| module.entries.contains(entry));
+    Ok(usages)
 }
 
 /// The remarks of the compiler by kernel.

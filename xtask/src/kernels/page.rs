@@ -6,11 +6,12 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
+use backend_rocm::Clang;
 use gpu_codegen::{ENTRY, Kernel, Prelude, Target, variants};
 use gpu_runtime::Module;
 use rayon::prelude::*;
 
-use crate::kernels::clang::{Clang, Usage};
+use crate::kernels::clang::{self, Usage};
 use crate::kernels::inner_loop::{self, InnerLoop};
 use crate::kernels::programs::{Sample, samples};
 use crate::root::root;
@@ -75,8 +76,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         let made = kernels(&samples, &target)?.into_par_iter().map(|(sample, way, kernel)| {
             let entry = "kernel".to_owned();
             let module = Module::new(&prelude, kernel.source.replace(ENTRY, &entry), vec![entry.clone()]);
-            let mut usages = clang
-                .compile(&module, architecture)
+            let mut usages = clang::usages(clang, &module, architecture)
                 .with_context(|| format!("{architecture} {sample} {way}"))?;
             let usage = usages.remove(&entry).unwrap_or_default();
             let inner = inner_loop::find(&usage.code, architecture);
@@ -84,7 +84,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         });
         rows.extend(made.collect::<Result<Vec<Row>>>()?);
     }
-    let text = page(&rows, &clang);
+    let text = page(&rows, clang);
     let path: PathBuf = root()?.join("docs/rocm-kernels.md");
     if args.print {
         print!("{text}");
@@ -161,7 +161,7 @@ known.
 of a wave's inner loop: of matrix cores, of vector arithmetic with the issue of matrix instructions, and of the local data share, which
 the SIMDs of a compute unit share; *rate* is the first over the largest, the part of the matrix cores' issue rate that is used where other waves
 hide what one waits for. The first way of each sample is the one that is best by rule.\n",
-        clang.version
+        clang.version()
     );
     for architecture in ARCHITECTURES {
         let _ = writeln!(out, "## {architecture}\n");

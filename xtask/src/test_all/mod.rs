@@ -15,8 +15,8 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use backend_rocm::Clang;
 
-use crate::kernels::clang::Clang;
 use crate::root::{cargo, root};
 
 /// Golden cases inside the project.
