@@ -20,7 +20,36 @@ def table() -> dict[torch._ops.OpOverload, Callable]:
     every = {op: rule for op, rule in every.items() if isinstance(op, torch._ops.OpOverload)}
     every[torch.ops.aten.mkldnn_rnn_layer.default] = mkldnn_rnn_layer
     known = _native.known([str(op) for op in every])
-    return {op: rule for (op, rule), has in zip(every.items(), known) if not has}
+    chosen = {op: rule for (op, rule), has in zip(every.items(), known) if not has}
+    chosen[torch.ops.aten._linalg_det.default] = _of_transposed(torch.ops.aten._linalg_det.default)
+    chosen[torch.ops.aten._linalg_slogdet.default] = _of_transposed(torch.ops.aten._linalg_slogdet.default)
+    for name in ("_native_batch_norm_legit_functional", "_batch_norm_with_update_functional"):
+        op = getattr(torch.ops.aten, name).default
+        if op in decomposition_table:
+            chosen[op] = _in_half_precision(decomposition_table[op])
+    return chosen
+
+
+def _in_half_precision(rule: Callable) -> Callable:
+    """Where running statistics are of 16 bits PyTorch's own formula decides their dtypes."""
+
+    def chosen(input, weight, bias, running_mean, running_var, *rest):
+        if running_mean is not None and running_mean.dtype in (torch.bfloat16, torch.float16):
+            return rule(input, weight, bias, running_mean, running_var, *rest)
+        return NotImplemented
+
+    return chosen
+
+
+def _of_transposed(op: torch._ops.OpOverload) -> Callable:
+    """ATen factors the transpose of a contiguous matrix, and its gradient reads the factors as such."""
+
+    def rule(A):
+        if A.is_contiguous() and not A.is_complex() and A.shape[-1] > 1:
+            return op(A.mT)
+        return NotImplemented
+
+    return rule
 
 
 def mkldnn_rnn_layer(

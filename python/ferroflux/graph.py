@@ -44,6 +44,8 @@ CHECKS = {
     "aten.sym_constrain_range.default",
     "aten.sym_constrain_range_for_size.default",
 }
+# Their results after the first are positions and counts, which torch's own tracing gives the dtype of the first.
+POSITIONS = {"aten._unique.default", "aten._unique2.default", "aten.unique_dim.default", "aten.unique_consecutive.default"}
 
 
 def quoted(text: str) -> str:
@@ -204,11 +206,17 @@ class Text:
             return
         if isinstance(value, torch.SymInt) and not value.node.expr.is_Symbol or name.startswith("aten.sym_"):
             return
+        bound = node.meta.get("unbacked_bindings") or {}
+        if any(symbol in self.given for symbol in bound):
+            raise Refused("", "", "it computes a size again that an input has")
         self.names[node] = node.name
         name, arguments = self._operator(node, name)
         text = f"{name}({', '.join(arguments)})"
         if isinstance(value, (tuple, list)):
-            results = ", ".join(f"%{node.name}.{i}: {self._type(v)}" for i, v in enumerate(value))
+            types = [self._type(v) for v in value]
+            if name in POSITIONS:
+                types[1:] = [f"i64{t[t.index('['):]}" for t in types[1:]]
+            results = ", ".join(f"%{node.name}.{i}: {t}" for i, t in enumerate(types))
         elif value is None:
             results = ""
         else:

@@ -66,6 +66,51 @@ class Results:
                 self.makers.setdefault(storage(value), node)
         output = nodes[-1].args[0]
         self.expressions = [self._result(o) for o in (output if isinstance(output, (list, tuple)) else [output])]
+        self.before: list[str] = []
+        """Statements before the call: sizes that arguments give."""
+        self.after: list[str] = []
+        """Statements after it: sizes that only its results give."""
+        self.strange = {i: self._eager_strides(n) for i, n in enumerate(self.returned) if not is_dense(n.meta["val"])}
+        """Sizes and strides, as code, of results that eager PyTorch stores with gaps or repetitions; the code's are dense."""
+        self._find_sizes(nodes)
+
+    def _eager_strides(self, node: Node) -> str:
+        held, number = node.meta["val"], self.text.symbols.text
+        tuple_of = lambda numbers: "(" + "".join(f"{number(n)}, " for n in numbers) + ")"
+        return f"{tuple_of(held.shape)}, {tuple_of(held.stride())}"
+
+    def _find_sizes(self, nodes: list[Node]) -> None:
+        """Where the symbols that results mention have their values."""
+        used = " ".join([*self.expressions, *self.strange.values()])
+        for symbol, name in list(self.text.symbols.names.items()):
+            if not _mentions(used, name):
+                continue
+            if (place := self._size_of_argument(symbol)) is not None:
+                self.before.append(f"{name} = {place}")
+            elif (place := self._size_of_result(symbol, nodes)) is not None:
+                self.after.append(f"{name} = {place}")
+            else:
+                raise Refused("output", "output", f"nothing gives the size {symbol} of a result")
+
+    def _size_of_argument(self, symbol: Any) -> str | None:
+        for node, i in self.arguments.items():
+            value = node.meta.get("val")
+            if _expression(value) == symbol:
+                return f"args[{i}]"
+            for d, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
+                if _expression(size) == symbol:
+                    return f"args[{i}].size({d})"
+        return None
+
+    def _size_of_result(self, symbol: Any, nodes: list[Node]) -> str | None:
+        for i, node in enumerate(self.returned):
+            for d, size in enumerate(node.meta["val"].shape):
+                if _expression(size) == symbol:
+                    return f"r[{i}].size({d})"
+        for node in nodes:
+            if node.target is torch.ops.aten._local_scalar_dense.default and _expression(node.meta.get("val")) == symbol:
+                return f"int({self._own(node.args[0])}.item())"
+        return None
 
     def _result(self, value: Any) -> str:
         if not isinstance(value, Node):
@@ -122,28 +167,6 @@ class Results:
         return f"view({name}, ({sizes}{comma}), ({strides}{comma}), {offset})"
 
 
-def _symbol_lines(text: Text, expressions: list[str]) -> list[str]:
-    """Statements that read size symbols from the arguments, where results mention them."""
-    used = " ".join(expressions)
-    lines = []
-    for symbol, name in text.symbols.names.items():
-        if not _mentions(used, name):
-            continue
-        where = None
-        for i, node in enumerate(n for n in text.gm.graph.nodes if n.op == "placeholder"):
-            value = node.meta.get("val")
-            if isinstance(value, torch.SymInt) and value.node.expr == symbol:
-                where = f"args[{i}]"
-                break
-            for d, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
-                if isinstance(size, torch.SymInt) and size.node.expr == symbol:
-                    where = f"args[{i}].size({d})"
-        if where is None:
-            raise Refused("", "output", f"no argument gives the size {symbol} of a result")
-        lines.append(f"    {name} = {where}")
-    return lines
-
-
 def _mentions(text: str, name: str) -> bool:
     start = text.find(name)
     while start >= 0:
@@ -152,11 +175,6 @@ def _mentions(text: str, name: str) -> bool:
             return True
         start = text.find(name, end)
     return False
-
-
-def _fix_strides(node: Node) -> bool:
-    """Whether the code's result has other strides than eager PyTorch's: it returns dense tensors."""
-    return not is_dense(node.meta["val"])
 
 
 def compiled(gm: GraphModule, options: Options, constants: set[str]) -> Callable[[list], list]:
@@ -184,27 +202,21 @@ def compiled(gm: GraphModule, options: Options, constants: set[str]) -> Callable
 def _wrapped(gm: GraphModule, text: Text, results: Results, code: Any) -> Callable[[list], list]:
     """The code itself where its results are those of the graph, else a function around it."""
     plain = [f"r[{i}]" for i in range(len(results.returned))]
-    strange = [i for i, n in enumerate(results.returned) if _fix_strides(n)]
     lazy = [
         i
         for i, n in enumerate(n for n in gm.graph.nodes if n.op == "placeholder")
         if isinstance(n.meta.get("val"), torch.Tensor) and (n.meta["val"].is_conj() or n.meta["val"].is_neg())
     ]
-    if results.expressions == plain and not strange and not lazy and not text.tensors:
+    if results.expressions == plain and not results.strange and not lazy and not text.tensors:
         return code
-    head = _symbol_lines(text, results.expressions)
-    lines = ["def call(args):", *head]
+    lines = ["def call(args):", *(f"    {line}" for line in results.before)]
     lines += [f"    {name} = args[{i}]" for i, name in sorted(results.kept.items())]
     lines += [f"    args[{i}] = resolved(args[{i}])" for i in lazy]
     if text.tensors:
         lines.append("    args.extend(constants)")
     lines.append("    r = code(args)")
-    number = text.symbols.text
-    for i in strange:
-        held = results.returned[i].meta["val"]
-        shape = ", ".join(map(number, held.shape)) + ","
-        strides = ", ".join(map(number, held.stride())) + ","
-        lines.append(f"    r[{i}] = restrided(r[{i}], ({shape}), ({strides}))")
+    lines += [f"    {line}" for line in results.after]
+    lines += [f"    r[{i}] = restrided(r[{i}], {strides})" for i, strides in results.strange.items()]
     lines.append(f"    return [{', '.join(results.expressions)}]")
     scope = {
         "code": code,

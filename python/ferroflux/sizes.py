@@ -88,5 +88,8 @@ class Symbols:
             if value is not None and getattr(value, "is_Integer", isinstance(value, int)):
                 hint = int(value)
                 break
+        if hint is None:
+            # torch bounds what data decides by the size of one operand, which another one may exceed by broadcasting.
+            high = None
         rest = " unbacked" if hint is None else f" hint {hint}"
         return f'  symbol {name} "{symbol}" {low}..{"" if high is None else f"={high}"}{rest}'

@@ -237,7 +237,8 @@ impl LoadedExecutable {
         match pairs.position(|(input, written)| *written && !input.is_writable()) {
             None => Ok(()),
             Some(n) => {
-                let what = "is written by the program: give it by `Arg::Write`, as the one handle of its memory";
+                let what =
+                    "is written by the program: give it by `Arg::Write`, as the one handle of its memory";
                 Err(HostError::argument(self.backend(), format!("input {n} {what}")))
             }
         }

@@ -121,7 +121,8 @@ impl Archive {
         options: Vec<(String, String)>,
         weights: Option<String>,
     ) -> PyResult<Archive> {
-        let mode: Mode = mode.parse().map_err(|e: ferroflux::UnknownMode| PyValueError::new_err(e.to_string()))?;
+        let mode: Mode =
+            mode.parse().map_err(|e: ferroflux::UnknownMode| PyValueError::new_err(e.to_string()))?;
         let mut chosen = Options::new().backend(backend).mode(mode);
         for (name, value) in options {
             chosen = chosen.backend_option(name, value);

@@ -124,7 +124,9 @@ impl Callable {
                     self.restless.fetch_sub(1, Ordering::Relaxed);
                 }
             }
-            Change::Values if self.restless.fetch_add(2, Ordering::Relaxed) >= 2 * RESTLESS => return Ok(None),
+            Change::Values if self.restless.fetch_add(2, Ordering::Relaxed) >= 2 * RESTLESS => {
+                return Ok(None);
+            }
             _ => one.bind(&weights, stamps)?,
         }
         Ok(Some(one))
@@ -218,7 +220,7 @@ impl Callable {
         struct Stream(*mut std::ffi::c_void);
         // SAFETY: only an address, which is passed on.
         unsafe impl Send for Stream {}
-        // SAFETY: as above.
+        // SAFETY: only an address, which no thread dereferences here.
         unsafe impl Sync for Stream {}
         let stream = Stream(stream);
         let outputs = py.detach(|| {
@@ -251,7 +253,8 @@ impl Callable {
         seed: Py<PyAny>,
         cache: bool,
     ) -> PyResult<Callable> {
-        let mode: Mode = mode.parse().map_err(|e: ferroflux::UnknownMode| PyValueError::new_err(e.to_string()))?;
+        let mode: Mode =
+            mode.parse().map_err(|e: ferroflux::UnknownMode| PyValueError::new_err(e.to_string()))?;
         let mut chosen = Options::new().backend(backend).mode(mode);
         for (name, value) in options {
             chosen = chosen.backend_option(name, value);

@@ -33,7 +33,7 @@ struct TorchTable(Option<&'static Table>);
 
 // SAFETY: the table is constant for the life of the process; its functions are called with Python's lock.
 unsafe impl Send for TorchTable {}
-// SAFETY: as above.
+// SAFETY: nothing writes the table, and its functions are called with Python's lock.
 unsafe impl Sync for TorchTable {}
 
 /// torch's table; `None` where this torch has none.
@@ -47,9 +47,7 @@ fn table(py: Python<'_>) -> PyResult<Option<&'static Table>> {
         None => None,
         Some(capsule) => {
             // SAFETY: the object is alive; a capsule of another name is reported by null and an exception.
-            let at = unsafe {
-                ffi::PyCapsule_GetPointer(capsule.as_ptr(), c"dlpack_exchange_api".as_ptr())
-            };
+            let at = unsafe { ffi::PyCapsule_GetPointer(capsule.as_ptr(), c"dlpack_exchange_api".as_ptr()) };
             if at.is_null() {
                 return Err(PyErr::fetch(py));
             }
@@ -93,10 +91,7 @@ fn with_borrow<T>(object: &Bound<'_, PyAny>, read: impl FnOnce(&DLTensor) -> PyR
 }
 
 /// The same from `data_ptr()`, `stride()`, `shape`, `dtype` and `device`.
-fn by_attributes<T>(
-    object: &Bound<'_, PyAny>,
-    read: impl FnOnce(&DLTensor) -> PyResult<T>,
-) -> PyResult<T> {
+fn by_attributes<T>(object: &Bound<'_, PyAny>, read: impl FnOnce(&DLTensor) -> PyResult<T>) -> PyResult<T> {
     let py = object.py();
     let at: usize = object.call_method0(intern!(py, "data_ptr"))?.extract()?;
     let ints = |list: Bound<'_, PyAny>| -> PyResult<SmallVec<[i64; 6]>> {
@@ -176,7 +171,8 @@ unsafe extern "C" fn free_capsule(capsule: *mut ffi::PyObject) {
         if ffi::PyCapsule_IsValid(capsule, VERSIONED.as_ptr()) == 0 {
             return;
         }
-        let managed = ffi::PyCapsule_GetPointer(capsule, VERSIONED.as_ptr()).cast::<DLManagedTensorVersioned>();
+        let managed =
+            ffi::PyCapsule_GetPointer(capsule, VERSIONED.as_ptr()).cast::<DLManagedTensorVersioned>();
         if let Some(delete) = (*managed).deleter {
             delete(managed);
         }
@@ -190,7 +186,8 @@ pub(crate) fn current_stream(py: Python<'_>, device_type: i32, ordinal: i32) -> 
     const LEGACY: usize = 1;
     let Some(query) = table(py)?.and_then(|t| t.current_stream) else {
         let cuda = py.import("torch.cuda")?;
-        let raw: usize = cuda.call_method1("current_stream", (ordinal,))?.getattr("cuda_stream")?.extract()?;
+        let raw: usize =
+            cuda.call_method1("current_stream", (ordinal,))?.getattr("cuda_stream")?.extract()?;
         return Ok(std::ptr::without_provenance_mut(if raw == 0 { LEGACY } else { raw }));
     };
     let mut stream = std::ptr::null_mut();

@@ -69,7 +69,8 @@ impl Tensor {
     pub fn assign(&mut self, values: &Tensor) -> Result<(), TensorError> {
         if values.sizes != self.sizes || values.dtype != self.dtype {
             let (from, to) = (&values.sizes[..], &self.sizes[..]);
-            let text = format!("cannot write {} of sizes {from:?} into {} of {to:?}", values.dtype, self.dtype);
+            let text =
+                format!("cannot write {} of sizes {from:?} into {} of {to:?}", values.dtype, self.dtype);
             return Err(TensorError::Shape(text));
         }
         let offsets = self.offsets();

@@ -389,8 +389,9 @@ impl Compiled {
     /// Runs the steps on the pool and returns the machine.
     fn drive<'a>(&self, machine: Walk<'a>, steps: &[PlannedStep]) -> Result<Walk<'a>, ExecError> {
         let machine = Mutex::new(machine);
-        let done = self
-            .in_team(steps.len() > 1, &|| machine.lock().unwrap_or_else(PoisonError::into_inner).run(steps))?;
+        let done = self.in_team(steps.len() > 1, &|| {
+            machine.lock().unwrap_or_else(PoisonError::into_inner).run(steps)
+        })?;
         done.map(|()| machine.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
 

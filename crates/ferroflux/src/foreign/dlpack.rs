@@ -43,7 +43,8 @@ pub unsafe fn borrowed(
     let dtype = DType::from_dlpack(dl.dtype.code, dl.dtype.bits).filter(|_| dl.dtype.lanes == 1);
     let Some(mut dtype) = dtype else {
         let DLDataType { code, bits, lanes } = dl.dtype;
-        let text = format!("elements of DLPack type {code} with {bits} bits and {lanes} lanes are not supported");
+        let text =
+            format!("elements of DLPack type {code} with {bits} bits and {lanes} lanes are not supported");
         return Err(TensorError::Shape(text).into());
     };
     // SAFETY: the struct is well formed.

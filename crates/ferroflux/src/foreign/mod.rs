@@ -93,7 +93,8 @@ impl Callable {
         explanation: Explanation,
     ) -> Result<Callable, Error> {
         if let Some(first) = wiring.state.first() {
-            let what = format!("the graph mutates its buffer `{first}`, which its caller must pass as an input");
+            let what =
+                format!("the graph mutates its buffer `{first}`, which its caller must pass as an input");
             return Err(Error::Function(what));
         }
         let arguments = Arguments::of(program, &wiring.symbols, guards)?;
