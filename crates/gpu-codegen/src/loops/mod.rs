@@ -20,6 +20,7 @@ use std::fmt::Write;
 
 use ir_core::{Atom, DType, SymExpr};
 use kernel_ir::collapse::collapsed;
+use kernel_ir::part::parted;
 use kernel_ir::{AccDecl, AccId, InstKind, LoopKernel, Program, ReduceOp, Stage};
 
 use crate::loops::flat::Flat;
@@ -59,6 +60,7 @@ pub(crate) fn variants(program: &Program, k: &LoopKernel, target: &Target) -> Re
         candidates.push(Variant::single("transpose", transpose.generate(program, k)?));
     }
     let short = collapsed(program, k);
+    let short = parted(program, &short).unwrap_or(short);
     if let Some(wide) = Wide::of(program, &short) {
         candidates.push(Variant::single(wide.name(), wide.generate()?));
     }
