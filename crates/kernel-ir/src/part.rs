@@ -1,17 +1,15 @@
-//! Parts a loop of a pointwise kernel in two where memory does: where an index divides the loop's counter by a constant, as
+//! Parts an outer loop of a kernel in two where memory does: where an index divides the loop's counter by a constant, as
 //! after a reshape of `[a, b]` to `[a * b]`, the two loops over `a` and `b` need no division, and what lies together along `b`
 //! can be accessed as vectors. The opposite of `collapse`. Backends call it when they lower a kernel.
+//!
+//! Not here: the loops of stages, whose order is that of their sums.
 
 use ir_core::{Atom, SymExpr};
 
 use crate::{InstKind, LoopBounds, LoopKernel, Program, Stage};
 
-/// The kernel with loops parted until no more divisions of a counter can be removed; `None` where there are none, or where a
-/// stage has loops of its own.
+/// The kernel with outer loops parted until no more divisions of a counter can be removed; `None` where there are none.
 pub fn parted(program: &Program, k: &LoopKernel) -> Option<LoopKernel> {
-    if k.stages.iter().any(|s| !s.inner.is_empty()) {
-        return None;
-    }
     let mut best = parted_once(program, k)?;
     while let Some(next) = parted_once(program, &best) {
         best = next;
@@ -52,19 +50,27 @@ fn length(division: &Division, var: u32) -> Option<i64> {
 /// The divisions in the addresses and index values of a kernel.
 fn divisions(program: &Program, k: &LoopKernel) -> Vec<Division> {
     let symbols = program.bounds();
-    let bounds = LoopBounds { extents: &k.outer, symbols: &symbols };
     let mut found = Vec::new();
-    for inst in k.stages.iter().flat_map(|s| &s.insts) {
-        let e = match &inst.kind {
-            InstKind::Load { buf, index, .. } | InstKind::Store { buf, index, .. } => {
-                program.buffers[*buf].address(index)
-            }
-            InstKind::Index(e) => e.clone(),
-            _ => continue,
-        };
-        collect(&e.simplify(&bounds), &mut found);
+    for stage in &k.stages {
+        let extents = extents(k, stage);
+        let bounds = LoopBounds { extents: &extents, symbols: &symbols };
+        for inst in &stage.insts {
+            let e = match &inst.kind {
+                InstKind::Load { buf, index, .. } | InstKind::Store { buf, index, .. } => {
+                    program.buffers[*buf].address(index)
+                }
+                InstKind::Index(e) => e.clone(),
+                _ => continue,
+            };
+            collect(&e.simplify(&bounds), &mut found);
+        }
     }
     found
+}
+
+/// The extents of all loops around a stage's body.
+fn extents(k: &LoopKernel, stage: &Stage) -> Vec<SymExpr> {
+    k.outer.iter().chain(&stage.inner).cloned().collect()
 }
 
 fn collect(e: &SymExpr, found: &mut Vec<Division>) {
@@ -84,17 +90,19 @@ fn part(program: &Program, k: &LoopKernel, d: usize, length: i64) -> LoopKernel 
     let inner = SymExpr::from_i64(length);
     new.outer[d] = k.outer[d].floor_div(&inner);
     new.outer.insert(d + 1, inner.clone());
-    let outer = new.outer.clone();
     let symbols = program.bounds();
-    let bounds = LoopBounds { extents: &outer, symbols: &symbols };
     let at = d as u32;
     let moved = |a: &Atom| match a {
         Atom::Loop(n) if *n == at => Some(SymExpr::loop_var(at) * &inner + SymExpr::loop_var(at + 1)),
         Atom::Loop(n) if *n > at => Some(SymExpr::loop_var(n + 1)),
         _ => None,
     };
-    let replace = |e: &mut SymExpr| *e = e.subst(&moved).simplify(&bounds);
-    new.stages.iter_mut().for_each(|stage| rewrite(stage, &replace));
+    let outer = new.outer.clone();
+    for stage in &mut new.stages {
+        let extents: Vec<SymExpr> = outer.iter().chain(&stage.inner).cloned().collect();
+        let bounds = LoopBounds { extents: &extents, symbols: &symbols };
+        rewrite(stage, &|e: &mut SymExpr| *e = e.subst(&moved).simplify(&bounds));
+    }
     new
 }
 
@@ -156,9 +164,39 @@ plan:
 
     #[test]
     fn a_loop_that_is_divided_twice_becomes_three() {
-        let sizes = ("32, 4, 12, 16", "768, 16, 64, 1");
+        let sizes = ("32, 4, 12, 16", "768, 192, 16, 1");
         let (index, _) = copied(sizes.0, sizes.1, "i0, i1 // 16 % 4, i1 // 64, i1 % 16").unwrap();
         assert_eq!(index, "[32, 12, 4, 16] i0, i2, i1, i3");
+    }
+
+    #[test]
+    fn loops_of_stages_are_numbered_after_both_parts() {
+        let text = "kir 1.0
+program \"sums\"
+buffer b0 \"x\" f32[3, 32, 256]{8192, 256, 1}+0 input 0
+buffer b1 \"y\" f32[768]{1}+0 output
+input \"x\" b0
+output \"y\" b1[768]{1}+0
+init:
+steps:
+loop \"sums\" outer [768]
+  acc0: f32 sum
+  stage [32]
+    v0: f32 = load b0[i0 // 256, i1, i0 % 256]
+    v1: f32 = reduce acc0, v0
+  stage []
+    v0: f32 = acc0
+    v1: f32 = store b1[i0], v0
+plan:
+";
+        let program: Program = text.parse().unwrap();
+        let Step::Loop(k) = &program.steps[0] else { panic!("no loop") };
+        let new = parted(&program, k).unwrap();
+        assert_eq!(new.outer.len(), 2);
+        let InstKind::Load { index, .. } = &new.stages[0].insts[0].kind else { panic!("no load") };
+        assert_eq!(index.iter().map(ToString::to_string).collect::<Vec<_>>(), ["i0", "i2", "i1"]);
+        let InstKind::Store { index, .. } = &new.stages[1].insts[1].kind else { panic!("no store") };
+        assert_eq!(index[0].to_string(), "256*i0 + i1");
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //! mask once per call and notes for each block whether it hides all, shows all or neither; every attention with that mask
 //! skips what is hidden and does not read the mask where all is shown.
 //!
-//! Not here: the skipping (`tma`, `backward_tma`), and masks of a few rows or keys, whose blocks would cost more than they save.
+//! Not here: the skipping (`tma`, `backward_tma`). Masks of a few rows or keys are left alone, whose blocks would cost more than
+//! they save, and numbers that differ from head to head, which are biases and hide nothing.
 
 use ir_core::{DType, Scalar, Shape, SymExpr};
 use kernel_ir::{
@@ -19,7 +20,7 @@ use crate::text::body::Uses;
 /// Queries and keys of a block.
 pub(crate) const BLOCK: i64 = 64;
 /// Fewest queries and keys of masks whose blocks are noted.
-const FEWEST: [i64; 2] = [128, 256];
+const FEWEST: [i64; 2] = [128, 512];
 
 /// The definition of a function `block_state(i1, row, rows, key, keys)` in the text of a kernel, where the attention has noted
 /// blocks: 0 where the mask hides all scores of these rows and keys, 2 where it shows all unchanged, else 1. `row` and `key`
@@ -110,7 +111,8 @@ fn worthwhile(program: &Program, mask: &Operand, user: usize) -> bool {
     };
     let large = [2, 3].iter().zip(FEWEST).all(|(&d, least)| hint(program, &mask.sizes[d]) >= least);
     let dtype = program.buffers[mask.buf].dtype;
-    written_once && large && moves(mask, 3) && (dtype == DType::Bool || dtype.is_float())
+    let hides = dtype == DType::Bool || (dtype.is_float() && !moves(mask, 1));
+    written_once && large && moves(mask, 3) && hides
 }
 
 /// Whether the mask differs along a dimension.

@@ -51,6 +51,8 @@ pub(crate) fn variants(program: &Program, k: &LoopKernel, target: &Target) -> Re
         let in_order = || Ok(Variant::single("in_order", threads(program, k, ENTRY, true)?));
         return Ok(vec![ordered::sorted(program, k)?.map_or_else(in_order, Ok)?]);
     }
+    let parts = parted(program, k);
+    let k = parts.as_ref().unwrap_or(k);
     let mut candidates = Vec::new();
     candidates.extend(reduce::split(program, k, target)?);
     if let Some(parts) = Parts::of(program, k, target) {
@@ -60,7 +62,6 @@ pub(crate) fn variants(program: &Program, k: &LoopKernel, target: &Target) -> Re
         candidates.push(Variant::single("transpose", transpose.generate(program, k)?));
     }
     let short = collapsed(program, k);
-    let short = parted(program, &short).unwrap_or(short);
     if let Some(wide) = Wide::of(program, &short) {
         candidates.push(Variant::single(wide.name(), wide.generate()?));
     }
@@ -324,6 +325,9 @@ fn team_stage(
         );
         out.push_str(&writer.write(&stage.insts, &effects, uses)?);
         out.push_str(&"}\n".repeat(stage.inner.len()));
+    } else if let Some(wide) = Wide::of_team(head.program, k, n, team) {
+        let writer = BodyWriter { extents: &extents, prefix: &prefix, ..*head };
+        out.push_str(&wide.team_text(&writer, team, uses)?);
     } else {
         let writer = BodyWriter { extents: &extents, prefix: &prefix, ..*head };
         let count = writer.expr(&volume(&stage.inner), uses);

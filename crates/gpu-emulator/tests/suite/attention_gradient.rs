@@ -79,8 +79,8 @@ fn by_tma() {
 fn masks_that_hide_blocks() {
     let Some(emulator) = emulator() else { return };
     let names = ["wgmma_64x", "wgmma_128x"];
-    let (rows, keys) = (200, 330);
-    let at = |i: usize| (i / 330 % 200, i % 330);
+    let (rows, keys) = (200, 530);
+    let at = |i: usize| (i / 530 % 200, i % 530);
     let mut c = Case::new("a window, heads of keys shared");
     let window = c.input(Bool, &[rows, keys], |i| {
         let (row, key) = at(i);
@@ -92,19 +92,19 @@ fn masks_that_hide_blocks() {
     let mut c = Case::new("documents, padding, causal as well");
     let documents = c.input(Bool, &[rows, keys], |i| f64::from(at(i).0 / 67 == at(i).1 / 67));
     gradients(&mut c, BF16, [1, 2, 2], [rows, keys, 64, 64], (Some(documents), true));
-    let padding = c.input(Bool, &[2, 1, 1, keys], |i| f64::from(i % 330 < [256, 100][i / 330]));
+    let padding = c.input(Bool, &[2, 1, 1, keys], |i| f64::from(i % 530 < [256, 500][i / 530]));
     gradients(&mut c, BF16, [2, 2, 1], [rows, keys, 64, 32], (Some(padding), false));
     c.check_candidates(&emulator, &names);
-    let mut c = Case::new("numbers, each head its own");
-    let added = c.input(F16, &[2, rows, keys], |i| {
-        let ((row, key), head) = (at(i), i / 66_000);
-        match key / (100 * (head + 1)) {
+    let mut c = Case::new("numbers");
+    let added = c.input(F16, &[2, 1, rows, keys], |i| {
+        let ((row, key), batch) = (at(i), i / 106_000);
+        match key / (100 * (batch + 1)) {
             0 => 0.0,
             1 => f64::NEG_INFINITY,
             _ => (row % 7) as f64 / 4.0,
         }
     });
-    gradients(&mut c, F16, [1, 2, 1], [rows, keys, 40, 64], (Some(added), false));
+    gradients(&mut c, F16, [2, 2, 1], [rows, keys, 40, 64], (Some(added), false));
     c.check_candidates(&emulator, &names);
 }
 
