@@ -81,9 +81,8 @@ fn foreign_and_shared_memory_is_not_written() {
 fn memory_that_is_lent_for_writing_is_written() {
     let mut memory = [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0];
     // SAFETY: the array outlives the tensor; nothing else uses it meanwhile.
-    let t = unsafe {
-        Tensor::from_foreign_mut(memory.as_mut_ptr().cast(), DType::F32, &[2, 2], &[3, 2], || {})
-    };
+    let t =
+        unsafe { Tensor::from_foreign_mut(memory.as_mut_ptr().cast(), DType::F32, &[2, 2], &[3, 2], || {}) };
     let mut t = t.unwrap();
     assert!(t.is_writable());
     let values = Tensor::from_vec(vec![10.0f32, 20.0, 30.0, 40.0], &[2, 2]).unwrap();
