@@ -165,8 +165,8 @@ impl Archive {
     }
 
     /// Whether the code came from the cache of an earlier process.
-    #[getter]
-    fn from_cache(&self) -> bool {
+    #[getter(from_cache)]
+    fn is_from_cache(&self) -> bool {
         self.compiled.is_from_cache()
     }
 

@@ -241,6 +241,8 @@ impl Callable {
 
 #[pymethods]
 impl Callable {
+    // The keyword arguments of a Python constructor.
+    #[allow(clippy::too_many_arguments)]
     #[new]
     #[pyo3(signature = (text, places, backend, mode, options, seed, cache))]
     fn new(
@@ -307,8 +309,8 @@ impl Callable {
     }
 
     /// Whether the code came from the cache of an earlier process.
-    #[getter]
-    fn from_cache(&self) -> bool {
+    #[getter(from_cache)]
+    fn is_from_cache(&self) -> bool {
         match self.open.get() {
             Some(code) => code.is_from_cache(),
             None => self.list().first().is_some_and(|b| b.code.is_from_cache()),
