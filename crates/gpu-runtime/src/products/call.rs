@@ -9,7 +9,7 @@ use ir_core::{DType, Shape, SymExpr};
 use kernel_ir::{BufId, Matmul, Operand, Program, Step};
 
 use super::layout::{Calls, Loop, Product, Strides, calls};
-use super::{Addresses, Kind, MAX_ALGORITHMS, ProductLibrary, Products, takes};
+use super::{Addresses, Kind, ProductLibrary, Products, takes};
 use crate::sizes::{at_capture, dense, perturbed};
 use crate::{Candidate, GpuError, LibraryCall, Part, Work};
 
@@ -104,7 +104,7 @@ fn algorithms<'a, P: Products>(
     spec: &'a Arc<Spec>,
     name: &'a str,
 ) -> impl Iterator<Item = (String, Box<dyn LibraryCall>)> + 'a {
-    (0..MAX_ALGORITHMS).map(move |algorithm| {
+    (0..P::ALGORITHMS).map(move |algorithm| {
         let call = Call { blas: Arc::clone(blas), spec: Arc::clone(spec), algorithm, fixed: OnceLock::new() };
         (format!("{name}_{algorithm}"), Box::new(call) as Box<dyn LibraryCall>)
     })

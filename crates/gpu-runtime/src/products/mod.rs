@@ -26,6 +26,8 @@ const ALIGNMENT: u64 = 16;
 pub trait Products: Send + Sync + 'static {
     /// What the tables of the search call its ways.
     const NAME: &'static str;
+    /// How many of its algorithms the search may time.
+    const ALGORITHMS: usize = MAX_ALGORITHMS;
     /// What is made for one set of sizes: descriptors and an algorithm.
     type Plan: Send + Sync;
 
