@@ -9,7 +9,7 @@ use cudarc::cudnn::sys::{
     self, cudnnBackendAttributeName_t as A, cudnnBackendAttributeType_t as T, cudnnBackendBehaviorNote_t,
     cudnnBackendHeurMode_t, cudnnBackendNumericalNote_t,
 };
-use gpu_runtime::convolutions::{Convolutions, Fused, GrowingWorkspace, Kept, Tensors};
+use gpu_runtime::convolutions::{Convolutions, Fused, GrowingWorkspace, Kept, MAX_WORKSPACE, Tensors};
 use gpu_runtime::{AnswerCache, GpuError};
 use ir_core::DType;
 
@@ -22,8 +22,6 @@ use crate::vendor::{StreamContext, Workspace};
 const MAX_CONFIGURATIONS: usize = 64;
 /// Maximum number of channels for which engines are ranked as for few channels.
 const FEW_CHANNELS: i64 = 16;
-/// Maximum bytes of a convolution's workspace.
-const MAX_WORKSPACE: u64 = 256 << 20;
 
 /// The first byte of a cached plan: the kernel is precompiled, the kernel is compiled at run time, or there is no plan.
 const READY: u8 = b'r';

@@ -117,14 +117,12 @@ impl Libraries {
     /// Returns the libraries' candidates for a step, best first by rule.
     pub(crate) fn candidates(&self, program: &Program, step: &Step, target: &Target) -> Vec<Candidate> {
         match step {
-            Step::Matmul(k) if products::wants(program, k) => match self.blas() {
-                Some(blas) => products::candidates(blas, program, step, k, target),
-                None => Vec::new(),
-            },
-            Step::Conv(k) if convolutions::wants(program, k) => match self.dnn() {
-                Some(dnn) => convolutions::candidates(dnn, program, step, k, target),
-                None => Vec::new(),
-            },
+            Step::Matmul(k) if products::wants(program, k) => {
+                products::candidates(self.blas(), program, step, k, target)
+            }
+            Step::Conv(k) if convolutions::wants(program, k) => {
+                convolutions::candidates(self.dnn(), program, step, k, target)
+            }
             _ => Vec::new(),
         }
     }

@@ -183,14 +183,15 @@ fn in_order(order: &[usize], format: Format, dims: &[usize]) -> bool {
     format.order(order.len()).into_iter().map(|d| dims[d]).eq(order.iter().copied())
 }
 
-/// Returns the library's candidates for the convolution, best first by rule.
+/// Returns the library's candidates for the convolution, best first by rule; none where it is missing.
 pub fn candidates<C: Convolutions>(
-    library: &Arc<C>,
+    library: Option<&Arc<C>>,
     program: &Program,
     step: &Step,
     k: &Conv,
     target: &Target,
 ) -> Vec<Candidate> {
+    let Some(library) = library else { return Vec::new() };
     let as_transposed = as_transposed(k);
     let Some(analysis) = StepAnalysis::best(program, k, as_transposed.as_ref(), target.tf32) else {
         return Vec::new();

@@ -19,6 +19,9 @@ pub use self::kept::{GrowingWorkspace, Kept};
 pub use self::layout::{Format, Problem, Role};
 use crate::GpuError;
 
+/// Maximum bytes of a convolution's workspace; algorithms that want more are left out.
+pub const MAX_WORKSPACE: u64 = 256 << 20;
+
 /// A library of convolutions on one stream of a device.
 pub trait Convolutions: Send + Sync + 'static {
     /// The name of its candidates in the tables of the search.

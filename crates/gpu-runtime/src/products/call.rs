@@ -64,14 +64,15 @@ fn is_skinny(program: &Program, k: &Matmul, dtype: DType) -> bool {
     matches!(dtype, DType::F16 | DType::BF16) && rows <= SKINNY
 }
 
-/// The ways in which the library computes the product, the best by rule first.
+/// The ways in which the library computes the product, the best by rule first; none where it is missing.
 pub fn candidates<P: Products>(
-    blas: &Arc<ProductLibrary<P>>,
+    blas: Option<&Arc<ProductLibrary<P>>>,
     program: &Program,
     step: &Step,
     k: &Matmul,
     target: &Target,
 ) -> Vec<Candidate> {
+    let Some(blas) = blas else { return Vec::new() };
     let whole = vendor_epilogue(program, &k.epilogue)
         .and_then(|t| fused(program, k, t, target))
         .filter(|s| works(blas, program, s));
