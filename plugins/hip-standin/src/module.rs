@@ -18,13 +18,13 @@ const MAGIC: &[u8; 8] = b"hipnone1";
 /// Bytes of shared memory that a block has without asking.
 const UNASKED: u32 = 64 << 10;
 
-/// Launches with more shared memory than that.
-static LARGE: AtomicU64 = AtomicU64::new(0);
+/// Kernels that were allowed more than that.
+static GRANTED: AtomicU64 = AtomicU64::new(0);
 
-/// For tests: how many blocks with more than 64 KiB of shared memory were launched or recorded.
+/// For tests: how many kernels were allowed more than 64 KiB of shared memory.
 #[unsafe(no_mangle)]
-extern "C" fn ferroflux_hip_standin_large_blocks() -> u64 {
-    LARGE.load(Ordering::Relaxed)
+extern "C" fn ferroflux_hip_standin_granted() -> u64 {
+    GRANTED.load(Ordering::Relaxed)
 }
 
 /// A kernel and how many arguments it takes.
@@ -151,10 +151,13 @@ extern "C" fn hipFuncSetAttribute(function: *const c_void, attribute: c_int, val
         let most = target(&state.device()?.architecture).lds;
         let kernel = state.kernels.get(&(function as usize)).ok_or(INVALID_HANDLE)?;
         match (attribute, u32::try_from(value)) {
-            (8, Ok(bytes)) if bytes <= most => kernel.shared.store(bytes, Ordering::Relaxed),
-            _ => return Err(INVALID_VALUE),
+            (8, Ok(bytes)) if bytes <= most => {
+                kernel.shared.store(bytes, Ordering::Relaxed);
+                GRANTED.fetch_add(u64::from(bytes > UNASKED), Ordering::Relaxed);
+                Ok(())
+            }
+            _ => Err(INVALID_VALUE),
         }
-        Ok(())
     })
 }
 
@@ -166,7 +169,6 @@ pub(crate) unsafe fn launch(kernel: &Arc<Kernel>, grid: Grid, arguments: *mut Op
     if grid.shared > kernel.shared.load(Ordering::Relaxed) {
         return Err(INVALID_VALUE);
     }
-    LARGE.fetch_add(u64::from(grid.shared > UNASKED), Ordering::Relaxed);
     // SAFETY: the caller's promise.
     let word = |n: usize| unsafe { (*arguments.add(n)).cast::<u64>().read() };
     let words = (0..kernel.parameters).map(word).collect();

@@ -29,6 +29,7 @@ pub(crate) fn cases() -> Vec<Case> {
         case("copies", "gfx942", copies),
         case("streams", "gfx942", streams),
         case("more_shared_memory", "gfx950", more_shared_memory),
+        case("no_more_shared_memory", "gfx942", no_more_shared_memory),
         case("code_is_kept", "gfx942", kept),
         case("code_that_was_kept", "gfx942", found),
         case("conformance", "gfx942", conformance),
@@ -74,11 +75,18 @@ fn streams() -> Outcome {
     same(&executable.to_host(result)?, &expected)
 }
 
-/// Blocks with more than 64 KiB of shared memory, which the runtime is asked for.
+/// Where the device has more than 64 KiB of shared memory for a block, kernels are allowed to use it.
 fn more_shared_memory() -> Outcome {
-    crate::products::multiplies(DType::BF16, 1e-2)?;
-    let large = counted("large_blocks", 0)?;
-    ensure(large > 0, large)
+    computes(&compiled(&backend()?, "default", 0, &[])?)?;
+    let granted = counted("granted", 0)?;
+    ensure(granted > 0, granted)
+}
+
+/// Elsewhere the runtime is not asked.
+fn no_more_shared_memory() -> Outcome {
+    computes(&compiled(&backend()?, "default", 0, &[])?)?;
+    let granted = counted("granted", 0)?;
+    ensure(granted == 0, granted)
 }
 
 fn folder() -> Result<PathBuf, Box<dyn std::error::Error>> {
