@@ -164,11 +164,11 @@ mod tests {
         // SAFETY: the addresses are of these numbers, in double precision.
         unsafe { forward.run() };
         assert_eq!(y, [1.0, 12.0, 23.0, 30.0]);
-        // SAFETY: as above.
+        // SAFETY: the numbers live as long as this test.
         unsafe { small(Direction::Weights, at).run() };
         assert_eq!(w, [1.0 * 12.0 + 2.0 * 23.0 + 3.0 * 30.0, 1.0 + 2.0 * 12.0 + 3.0 * 23.0]);
         w = [10.0, 1.0];
-        // SAFETY: as above.
+        // SAFETY: the numbers live as long as this test.
         unsafe { small(Direction::Data, at).run() };
         assert_eq!(x, [1.0 + 120.0, 12.0 + 230.0, 23.0 + 300.0]);
         let wrong = Window { padding: vec![0, 0], ..forward.window.clone() };
