@@ -50,6 +50,9 @@ pub enum CaptureError {
         /// The line of the program.
         at: &'static Location<'static>,
     },
+    /// What was recorded could not be computed.
+    #[error("{0}")]
+    Run(String),
     /// A value was wanted that nothing computed.
     #[error("internal error: a recorded value was not computed; please report the program")]
     NotComputed,

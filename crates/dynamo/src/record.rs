@@ -2,7 +2,6 @@
 //! wanted and where a function is captured.
 
 use std::panic::Location;
-use std::sync::Arc;
 
 use prims::{Grad, Kind as OpKind, Op, OpError};
 use tensor::Tensor;

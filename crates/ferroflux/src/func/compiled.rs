@@ -19,7 +19,7 @@ pub struct CompiledFunc {
 }
 
 impl CompiledFunc {
-    pub(super) fn new(graph: Graph, options: &Options) -> Result<CompiledFunc, Error> {
+    pub(crate) fn new(graph: Graph, options: &Options) -> Result<CompiledFunc, Error> {
         let inputs = inputs::of_graph(&graph);
         let CompiledCode { code, guards, .. } = Code::of_prims(graph.clone(), &|_| Ok(None), options)?;
         let signature = Signature::of(&inputs, &graph.symbols, &guards)?;
@@ -33,6 +33,20 @@ impl CompiledFunc {
     /// backend.
     pub fn call(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Error> {
         let inputs = self.signature.conform(inputs)?;
+        self.code.run(&inputs.iter().collect::<Vec<_>>(), self.seeds.next())
+    }
+
+    /// Whether a call with these tensors fits.
+    ///
+    /// # Errors
+    /// Why it does not.
+    pub(crate) fn fits(&self, inputs: &[Tensor]) -> Result<(), Error> {
+        self.signature.check(inputs)
+    }
+
+    /// As [`call`](CompiledFunc::call), for tensors that fit.
+    pub(crate) fn call_fitting(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Error> {
+        let inputs = self.signature.laid_out(inputs)?;
         self.code.run(&inputs.iter().collect::<Vec<_>>(), self.seeds.next())
     }
 

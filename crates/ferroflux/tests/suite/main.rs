@@ -7,6 +7,7 @@ mod cache;
 mod channels_last;
 mod contradictory_graphs;
 mod differential;
+mod eager;
 mod from_graph;
 mod graph_plugins;
 mod guards;
