@@ -23,6 +23,8 @@ use crate::{CaptureError, Cell, Condition, DimRange, Size, body};
 thread_local! {
     static FRAME: RefCell<Option<Frame>> = const { RefCell::new(None) };
     static BROKEN: RefCell<Option<Break>> = const { RefCell::new(None) };
+    /// Every place at which the program needs a value, while someone asks.
+    static OBSERVED: RefCell<Option<Vec<Break>>> = const { RefCell::new(None) };
 }
 
 /// An argument of a captured function.
@@ -175,8 +177,13 @@ pub fn is_outside(cell: &Arc<Cell>) -> bool {
 /// # Errors
 /// The capture must not end.
 #[track_caller]
-pub fn interrupt(reason: impl FnOnce() -> String) -> Result<(), CaptureError> {
+pub fn interrupt(reason: impl Fn() -> String) -> Result<(), CaptureError> {
     let at = Location::caller();
+    OBSERVED.with_borrow_mut(|list| {
+        if let Some(list) = list {
+            list.push(Break { at, reason: reason() });
+        }
+    });
     let ended = FRAME.with(|slot| {
         let Ok(mut slot) = slot.try_borrow_mut() else { return Ok(None) };
         match slot.as_mut() {
@@ -197,6 +204,13 @@ pub fn interrupt(reason: impl FnOnce() -> String) -> Result<(), CaptureError> {
         written.into_iter().for_each(|held| held.cell.replace(held.value));
     }
     Ok(())
+}
+
+/// Runs `f` and gives every place at which it needs values.
+pub fn observed<R>(f: impl FnOnce() -> R) -> (R, Vec<Break>) {
+    let before = OBSERVED.replace(Some(Vec::new()));
+    let result = f();
+    (result, OBSERVED.replace(before).unwrap_or_default())
 }
 
 /// From now on the function's variables for its arguments are the caller's.

@@ -25,6 +25,7 @@
 //! Not here: the stages themselves. Each is a crate of its own; this one connects them.
 
 pub mod cache;
+pub mod capture;
 mod check;
 mod code;
 mod compiled;

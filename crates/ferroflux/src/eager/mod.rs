@@ -130,9 +130,6 @@ impl Tensor {
         }
     }
 
-    pub(crate) fn is_view(&self) -> bool {
-        self.real().0.view.is_some()
-    }
 
     /// Whether both are the same tensor.
     pub fn is(&self, other: &Tensor) -> bool {

@@ -4,6 +4,7 @@
 
 mod c_backend;
 mod cache;
+mod capture;
 mod channels_last;
 mod contradictory_graphs;
 mod differential;
