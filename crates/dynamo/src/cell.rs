@@ -75,9 +75,10 @@ impl Cell {
         drop(old);
     }
 
-    /// Counts the writes.
+    /// Counts the writes, those of a function that is captured on this thread included.
     pub fn version(&self) -> u64 {
-        self.own().version.load(Ordering::Acquire)
+        let own = self.own().version.load(Ordering::Acquire);
+        own + frame::with(|frame| frame.writes(std::ptr::from_ref(self))).unwrap_or(0)
     }
 }
 

@@ -117,6 +117,7 @@ struct Held {
     source: Option<usize>,
     value: Option<Value>,
     written: bool,
+    writes: u64,
     order: usize,
 }
 
@@ -170,6 +171,25 @@ pub fn is_argument(cell: &Arc<Cell>) -> bool {
 /// Whether a capture runs on this thread, and the variable is from outside of it.
 pub fn is_outside(cell: &Arc<Cell>) -> bool {
     with(|frame| !frame.owns(cell)).unwrap_or(false)
+}
+
+/// The type of a value, symbolic where a function is captured with dynamic sizes.
+pub fn meta_of(value: &Value) -> TensorMeta {
+    with(|frame| frame.meta(value)).flatten().unwrap_or_else(|| value.meta().to_meta())
+}
+
+/// Arguments without tensors as a graph has them, symbolic where a function is captured with dynamic sizes; `None` stands for
+/// tensors.
+pub fn plain(operands: &[Operand]) -> Vec<Option<Arg>> {
+    let frame = with(|frame| frame.id).unwrap_or(0);
+    let one = |o: &Operand| o.to_arg(&mut |_| Err(()), &|size| size.within(frame)).ok();
+    operands.iter().map(one).collect()
+}
+
+/// Arguments of a graph as operands.
+pub fn operands(args: &[Arg]) -> Vec<Operand> {
+    let symbolic = |arg: &Arg| with(|frame| frame.operand(arg)).unwrap_or_else(|| Operand::Arg(arg.clone()));
+    args.iter().map(symbolic).collect()
 }
 
 /// Ends the capture that runs on this thread, if there is one: the program needs something that only running it gives.
@@ -279,7 +299,7 @@ impl Frame {
             frame.arguments.push((Arc::clone(&argument.cell), Arc::clone(&argument.target)));
             let (cell, root) = (Arc::clone(&argument.target), Arc::as_ptr(&argument.root));
             let (place, order) = (Place::Argument(n), n);
-            let held = Held { cell, root, place, source: None, value: None, written: false, order };
+            let held = Held { cell, root, place, source: None, value: None, written: false, writes: 0, order };
             frame.held.insert(Arc::as_ptr(&argument.cell), held);
             if !argument.on_demand {
                 let slot = argument.slot.clone();
@@ -367,7 +387,7 @@ impl Frame {
             }
             let (place, order) = (Place::Cell(Arc::clone(cell)), self.held.len());
             let cell = Arc::clone(cell);
-            let held = Held { cell, root: address, place, source: None, value: None, written: false, order };
+            let held = Held { cell, root: address, place, source: None, value: None, written: false, writes: 0, order };
             self.held.insert(address, held);
             return Ok(self.lift(address, None, &[]));
         }
@@ -395,6 +415,7 @@ impl Frame {
         if let Some(held) = self.held.get_mut(&Arc::as_ptr(cell)) {
             held.value = value;
             held.written = true;
+            held.writes += 1;
         }
         Ok(true)
     }
@@ -402,6 +423,11 @@ impl Frame {
     /// Whether a variable is one of the function's variables for its arguments.
     fn is_argument(&self, cell: &Arc<Cell>) -> bool {
         self.held.get(&Arc::as_ptr(cell)).is_some_and(Held::is_argument)
+    }
+
+    /// How often the function has written a variable from outside.
+    pub(crate) fn writes(&self, cell: *const Cell) -> u64 {
+        self.held.get(&cell).map_or(0, |h| h.writes)
     }
 
     /// Whether the function itself has made a variable.
@@ -464,6 +490,27 @@ impl Frame {
             self.name(value, v);
         }
         Ok(())
+    }
+
+    /// The type of a value in the capture's symbols.
+    fn meta(&mut self, value: &Value) -> Option<TensorMeta> {
+        let v = self.id(value).ok()?;
+        self.graph.meta(v).cloned()
+    }
+
+    /// An argument of the graph as an operand.
+    fn operand(&self, arg: &Arg) -> Operand {
+        match arg {
+            Arg::Int(e) if e.as_const().is_none() => {
+                let hint = e.eval(&|atom| match atom {
+                    ir_core::Atom::Sym(id) => self.hints.get(ir_core::EntityId::index(*id)).copied(),
+                    _ => None,
+                });
+                Operand::Size(Size::symbolic(e.clone(), hint.unwrap_or(0), self.id))
+            }
+            Arg::List(items) => Operand::List(items.iter().map(|item| self.operand(item)).collect()),
+            other => Operand::Arg(other.clone()),
+        }
     }
 
     /// The sizes of a value in the capture's symbols.

@@ -15,6 +15,7 @@
 
 pub use crate::capture::{CompiledFn, compile};
 pub use crate::eager::{GradMode, Index, Init, Input, Tensor, cat, manual_seed, no_grad, stack};
+pub use crate::nn::{Layer, Module};
 pub use crate::s;
 pub use dynamo::{Setting, Size};
 pub use ir_core::DType;

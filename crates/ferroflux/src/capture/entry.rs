@@ -54,8 +54,6 @@ pub(super) struct Whole {
     pub(super) spec: Spec,
     /// The graph for gradients through a call, for each set of sizes.
     recomputed: Mutex<Lru<Vec<usize>, Arc<Recomputed>>>,
-    /// Calls that write are one after another.
-    writing: Mutex<()>,
 }
 
 /// Sets of sizes for which the graph of gradients is kept.
@@ -115,7 +113,6 @@ impl Entry {
             frozen,
             spec,
             recomputed: Mutex::new(Lru::new(KEPT_SIZES)),
-            writing: Mutex::new(()),
         };
         Ok(Entry {
             constants: args.constants.clone(),
@@ -238,6 +235,11 @@ impl Whole {
         Ok(own)
     }
 
+    /// Whether it writes tensors from outside.
+    pub(super) fn writes(&self) -> bool {
+        !self.writes.is_empty()
+    }
+
     /// What is written must not share memory with another tensor of the call.
     fn shares_nothing(&self, args: &CallArgs) -> Result<(), String> {
         let root = |n: usize| args.tensors.get(n).and_then(|t| t.root_cell().ok()).map(Arc::as_ptr);
@@ -261,8 +263,6 @@ impl Whole {
 
     /// Runs the code, gives variables from outside their new values, and gives the results.
     pub(super) fn run(&self, args: &CallArgs, inputs: &[HostTensor]) -> Result<Vec<Tensor>, Error> {
-        let _one_after_another =
-            (!self.writes.is_empty()).then(|| self.writing.lock().unwrap_or_else(PoisonError::into_inner));
         let (results, seed) = self.code.run(inputs)?;
         let history = self.history(args, inputs, &results, seed)?;
         {

@@ -53,9 +53,20 @@ pub struct CompiledFn<A, R> {
     seen: Mutex<Seen>,
     /// One capture at a time.
     capturing: Mutex<()>,
+    /// One call that writes tensors from outside at a time.
+    writing: Mutex<()>,
     clock: AtomicU64,
     captures: AtomicUsize,
     reasons: Mutex<Vec<String>>,
+}
+
+/// What came of an entry.
+enum Ran<V> {
+    Done(V),
+    /// The function must run: it reads values.
+    ByItself,
+    /// Another call has changed what it depends on.
+    Changed,
 }
 
 /// Reasons of recompilations that are kept.
@@ -69,6 +80,7 @@ impl<A: Arguments, R: Results> CompiledFn<A, R> {
             entries: RwLock::default(),
             seen: Mutex::default(),
             capturing: Mutex::default(),
+            writing: Mutex::default(),
             clock: AtomicU64::new(0),
             captures: AtomicUsize::new(0),
             reasons: Mutex::default(),
@@ -86,18 +98,26 @@ impl<A: Arguments, R: Results> CompiledFn<A, R> {
             return (self.function)(args).into_value();
         }
         let call = self.call_args(&args)?;
-        if let Some((entry, inputs)) = self.lookup(&call, &mut |_| {}) {
-            return self.run(&entry, args, &call, inputs);
+        while let Some((entry, inputs)) = self.lookup(&call, &mut |_| {}) {
+            match self.run(&entry, &call, inputs)? {
+                Ran::Done(value) => return Ok(value),
+                Ran::ByItself => return (self.function)(args).into_value(),
+                Ran::Changed => {}
+            }
         }
         self.within_ranges(&call)?;
         let _one = self.capturing.lock().unwrap_or_else(PoisonError::into_inner);
         let mut failed = Vec::new();
         // Another thread may have captured the same meanwhile.
-        if let Some((entry, inputs)) = self.lookup(&call, &mut |reason| failed.push(reason)) {
-            return self.run(&entry, args, &call, inputs);
+        while let Some((entry, inputs)) = self.lookup(&call, &mut |reason| failed.push(reason)) {
+            match self.run(&entry, &call, inputs)? {
+                Ran::Done(value) => return Ok(value),
+                Ran::ByItself => return (self.function)(args).into_value(),
+                Ran::Changed => failed.clear(),
+            }
         }
         self.note(failed);
-        self.capture(args, &call)
+        self.capture(&args, &call)
     }
 
     fn call_args(&self, args: &A) -> Result<CallArgs, Error> {
@@ -143,28 +163,28 @@ impl<A: Arguments, R: Results> CompiledFn<A, R> {
         }
     }
 
-    fn run(
-        &self,
-        entry: &Entry,
-        args: A,
-        call: &CallArgs,
-        inputs: Vec<tensor::Tensor>,
-    ) -> Result<R::Value, Error> {
-        match &entry.kind {
-            EntryKind::Broken(..) => (self.function)(args).into_value(),
-            EntryKind::Whole(whole) => {
-                let mut results = whole.run(call, &inputs)?.into_iter();
-                let missing = || Tensor::failed(dynamo::CaptureError::NotComputed);
-                Ok(R::build(&whole.spec, &mut || results.next().unwrap_or_else(missing)))
-            }
-        }
+    /// Runs an entry. Calls that write are one after another, so that none loses what another one writes: what such a call
+    /// reads is read again when it is its turn.
+    fn run(&self, entry: &Entry, call: &CallArgs, inputs: Vec<tensor::Tensor>) -> Result<Ran<R::Value>, Error> {
+        let EntryKind::Whole(whole) = &entry.kind else { return Ok(Ran::ByItself) };
+        let turn = whole.writes().then(|| self.writing.lock().unwrap_or_else(PoisonError::into_inner));
+        let inputs = match turn.is_some() {
+            false => inputs,
+            true => match entry.check(call) {
+                Ok(inputs) => inputs,
+                Err(_) => return Ok(Ran::Changed),
+            },
+        };
+        let mut results = whole.run(call, &inputs)?.into_iter();
+        let missing = || Tensor::failed(dynamo::CaptureError::NotComputed);
+        Ok(Ran::Done(R::build(&whole.spec, &mut || results.next().unwrap_or_else(missing))))
     }
 
     /// Captures the function for a call, compiles it and runs it.
-    fn capture(&self, args: A, call: &CallArgs) -> Result<R::Value, Error> {
+    fn capture(&self, args: &A, call: &CallArgs) -> Result<R::Value, Error> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).add(call.values.iter().map(|v| &v.meta().sizes[..]));
         self.captures.fetch_add(1, Ordering::Relaxed);
-        let (value, outputs, outcome) = self.traced(&args, call)?;
+        let (value, outputs, outcome) = self.traced(args, call)?;
         match outcome {
             Outcome::Failed(error) => Err(error.into()),
             Outcome::Broken(at) => {
@@ -185,10 +205,14 @@ impl<A: Arguments, R: Results> CompiledFn<A, R> {
                     tracing::debug!(target: "guards", "{guard}");
                 }
                 let entry = self.add(entry);
-                let inputs = entry.check(call).map_err(|why| {
+                let wrong = |why: String| {
                     Error::Internal(format!("a captured function does not fit the call it was captured for: {why}"))
-                })?;
-                self.run(&entry, args, call, inputs)
+                };
+                let inputs = entry.check(call).map_err(wrong)?;
+                match self.run(&entry, call, inputs)? {
+                    Ran::Done(value) => Ok(value),
+                    Ran::ByItself | Ran::Changed => Err(wrong("another thread has changed what it reads".into())),
+                }
             }
         }
     }

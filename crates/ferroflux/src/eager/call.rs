@@ -1,7 +1,7 @@
 //! Calls of operators by name: the one way from tensors to recorded calls. Views remember what they are a view of, and the
 //! names of in-place operators write their first operand.
 
-use dynamo::{CaptureError, Operand, Recorded, Size, Value, record};
+use dynamo::{CaptureError, Operand, Recorded, Size, Value, frame, record};
 use fx_ir::Arg;
 use ir_core::{DType, Scalar, TensorMeta};
 use prims::OpError;
@@ -127,12 +127,12 @@ fn all(target: &str, inputs: &[Input]) -> Result<Vec<Tensor>, CaptureError> {
         _ => None,
     };
     let Some((base, arguments)) = base else { return Ok(values.into_iter().map(Tensor::new).collect()) };
-    let input = base.value()?.meta().to_meta();
-    let metas: Vec<TensorMeta> = values.iter().map(|v| v.meta().to_meta()).collect();
+    let input = frame::meta_of(&base.value()?);
+    let metas: Vec<TensorMeta> = values.iter().map(frame::meta_of).collect();
     let metas: Vec<&TensorMeta> = metas.iter().collect();
     let one = |(n, value): (usize, Value)| {
         match aot_autograd::view_rule(&op.target, &arguments, &input, &metas, n) {
-            Some(rule) if !rule.of_storage => Tensor::view_of(base, value, rule),
+            Some(rule) if !rule.of_storage => Tensor::view_of(base, value, mutate::Rule::new(rule)),
             _ => Tensor::new(value),
         }
     };
@@ -149,7 +149,7 @@ fn values(recorded: Recorded) -> Result<Vec<Value>, CaptureError> {
         }
     };
     let long = values.iter().any(|v| v.pending() > run::LONGEST);
-    if long && !dynamo::frame::is_active() {
+    if long && !frame::is_active() {
         force(&values[..1]).map_err(|e| CaptureError::Run(e.to_string()))?;
     }
     Ok(values)
@@ -157,20 +157,8 @@ fn values(recorded: Recorded) -> Result<Vec<Value>, CaptureError> {
 
 /// Arguments as a graph has them, for the rules of views: none where another tensor than the first is among them.
 fn plain(operands: &[Operand]) -> Option<Vec<Arg>> {
-    let mut args = vec![Arg::None];
-    for operand in operands.iter().skip(1) {
-        args.push(plain_one(operand)?);
-    }
-    Some(args)
-}
-
-fn plain_one(operand: &Operand) -> Option<Arg> {
-    match operand {
-        Operand::Arg(arg) => Some(arg.clone()),
-        Operand::Size(size) => Some(Arg::int(size.hint())),
-        Operand::List(items) => items.iter().map(plain_one).collect::<Option<_>>().map(Arg::List),
-        Operand::Value(_) => None,
-    }
+    let rest = frame::plain(operands.get(1..)?);
+    std::iter::once(Some(Arg::None)).chain(rest).collect()
 }
 
 impl Tensor {

@@ -30,7 +30,6 @@ mod run;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use aot_autograd::ViewRule;
 use dynamo::{CaptureError, Cell, DimRange, Size, Value, frame};
 use ir_core::{DType, Device};
 use tensor::{Element, Tensor as HostTensor};
@@ -60,7 +59,7 @@ struct Var {
 /// How a tensor follows from the one whose memory it shares.
 struct View {
     base: Tensor,
-    rule: ViewRule,
+    rule: mutate::Rule,
     /// The writes of the base that it has seen.
     seen: AtomicU64,
 }
@@ -80,11 +79,16 @@ impl Tensor {
         Tensor::with(Err(error), None, None)
     }
 
+    /// A tensor that holds the error of something else.
+    pub(crate) fn refused(error: &Error) -> Tensor {
+        Tensor::failed(CaptureError::Run(error.to_string()))
+    }
+
     pub(crate) fn from_result(value: Result<Value, CaptureError>) -> Tensor {
         value.map_or_else(Tensor::failed, Tensor::new)
     }
 
-    fn view_of(base: &Tensor, value: Value, rule: ViewRule) -> Tensor {
+    fn view_of(base: &Tensor, value: Value, rule: mutate::Rule) -> Tensor {
         let seen = AtomicU64::new(base.version());
         let view = View { base: base.clone(), rule, seen };
         Tensor::with(Ok(Cell::new(Some(value))), Some(view), None)
@@ -130,7 +134,6 @@ impl Tensor {
         }
     }
 
-
     /// Whether both are the same tensor.
     pub fn is(&self, other: &Tensor) -> bool {
         Arc::ptr_eq(&self.real().0, &other.real().0)
@@ -149,7 +152,7 @@ impl Tensor {
         let Some(view) = &this.0.view else { return cell.get().ok_or(CaptureError::NotComputed) };
         let version = view.base.version();
         let outside = frame::is_outside(cell);
-        if outside || frame::is_active() || view.seen.load(Ordering::Acquire) != version {
+        if outside || view.seen.load(Ordering::Acquire) != version {
             let value = mutate::replayed(&view.rule, &view.base)?;
             if outside {
                 return Ok(value);

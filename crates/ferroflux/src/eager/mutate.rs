@@ -5,26 +5,53 @@ use std::panic::Location;
 use std::sync::atomic::Ordering;
 
 use aot_autograd::{ViewInverse, ViewRule};
-use dynamo::{CaptureError, Operand, Recorded, Value, record};
-use fx_ir::Arg;
+use dynamo::{CaptureError, Operand, Recorded, Value, frame, record};
 use prims::OpError;
 
 use super::Tensor;
 
+/// How a view follows from its base, and how it is written back: functionalization's rule, with operands that stay symbolic
+/// where a function is captured with dynamic sizes.
+pub(super) struct Rule {
+    target: String,
+    rest: Vec<Operand>,
+    inverse: Inverse,
+}
+
+enum Inverse {
+    Identity,
+    Reshape,
+    Call(String, Vec<Operand>),
+    Scatter(String, Vec<Operand>),
+    Refused(&'static str),
+}
+
+impl Rule {
+    pub(super) fn new(rule: ViewRule) -> Rule {
+        let inverse = match rule.inverse {
+            ViewInverse::Identity => Inverse::Identity,
+            ViewInverse::Reshape => Inverse::Reshape,
+            ViewInverse::Call(target, args) => Inverse::Call(target, frame::operands(&args)),
+            ViewInverse::Scatter(target, args) => Inverse::Scatter(target, frame::operands(&args)),
+            ViewInverse::Refused(why) => Inverse::Refused(why),
+        };
+        Rule { target: rule.target, rest: frame::operands(&rule.args), inverse }
+    }
+}
+
 /// The value of a view of `base` as it is now.
-pub(super) fn replayed(rule: &ViewRule, base: &Tensor) -> Result<Value, CaptureError> {
-    one(&rule.target, Operand::Value(base.value()?), &[], &rule.args)
+pub(super) fn replayed(rule: &Rule, base: &Tensor) -> Result<Value, CaptureError> {
+    one(&rule.target, Operand::Value(base.value()?), &[], &rule.rest)
 }
 
 /// Records a call and gives its first result.
 #[track_caller]
-fn one(target: &str, first: Operand, more: &[Operand], rest: &[Arg]) -> Result<Value, CaptureError> {
+fn one(target: &str, first: Operand, more: &[Operand], rest: &[Operand]) -> Result<Value, CaptureError> {
     let at = Location::caller();
     let unknown = || CaptureError::Call { at, source: OpError::Unknown(target.into()) };
     let op = prims::lookup(target).ok_or_else(unknown)?;
     let mut operands = vec![first];
-    operands.extend(more.iter().cloned());
-    operands.extend(rest.iter().cloned().map(Operand::Arg));
+    operands.extend(more.iter().chain(rest).cloned());
     operands.truncate(op.schema.args.len());
     match record(op, operands)? {
         Recorded::Values(values) => values.into_iter().next().ok_or(CaptureError::NotComputed),
@@ -48,13 +75,13 @@ pub(super) fn assign(tensor: &Tensor, new: Value) -> Result<(), CaptureError> {
     }
     let new = match new.meta().dtype == old.meta().dtype {
         true => new,
-        false => one("aten.to.dtype", Operand::Value(new), &[], &[old.meta().dtype.into()])?,
+        false => one("aten.to.dtype", Operand::Value(new), &[], &[Operand::Arg(old.meta().dtype.into())])?,
     };
     if let Some(view) = &tensor.0.view {
         let back = written_back(&view.rule, &view.base, &new).map_err(|e| e.unwrap_or_else(invalid))?;
         assign(&view.base, back)?;
         let value = replayed(&view.rule, &view.base)?;
-        if !dynamo::frame::is_outside(tensor.cell()?) {
+        if !frame::is_outside(tensor.cell()?) {
             tensor.cell()?.set(Some(value));
             view.seen.store(view.base.version(), Ordering::Release);
         }
@@ -89,23 +116,23 @@ impl NotWritten {
 
 /// The new value of the base of a view.
 #[track_caller]
-fn written_back(rule: &ViewRule, base: &Tensor, new: &Value) -> Result<Value, NotWritten> {
-    let call = |target: &str, first: &Value, more: &[Operand], rest: &[Arg]| {
+fn written_back(rule: &Rule, base: &Tensor, new: &Value) -> Result<Value, NotWritten> {
+    let call = |target: &str, first: &Value, more: &[Operand], rest: &[Operand]| {
         one(target, Operand::Value(first.clone()), more, rest).map_err(NotWritten::Call)
     };
     match &rule.inverse {
-        ViewInverse::Identity => Ok(new.clone()),
-        ViewInverse::Reshape => {
+        Inverse::Identity => Ok(new.clone()),
+        Inverse::Reshape => {
             let sizes = base.value().map_err(NotWritten::Call)?.sizes();
             let sizes = Operand::List(sizes.into_iter().map(Operand::Size).collect());
             call("aten.view.default", new, &[sizes], &[])
         }
-        ViewInverse::Call(target, args) => call(target, new, &[], args),
-        ViewInverse::Scatter(target, args) => {
+        Inverse::Call(target, args) => call(target, new, &[], args),
+        Inverse::Scatter(target, args) => {
             let old = base.value().map_err(NotWritten::Call)?;
             call(target, &old, &[Operand::Value(new.clone())], args)
         }
-        ViewInverse::Refused(why) => Err(NotWritten::Refused(why)),
+        Inverse::Refused(why) => Err(NotWritten::Refused(why)),
     }
 }
 
