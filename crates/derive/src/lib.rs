@@ -39,7 +39,11 @@ impl Struct {
                         let generics = between_brackets(&generics);
                         return Ok(Struct { name, generics, fields: fields(group.stream()) });
                     }
-                    TokenTree::Group(_) | TokenTree::Punct(_) if generics.is_empty() && token.to_string() == ";" => break,
+                    TokenTree::Group(_) | TokenTree::Punct(_)
+                        if generics.is_empty() && token.to_string() == ";" =>
+                    {
+                        break;
+                    }
                     other => generics.push_str(&format!("{other} ")),
                 }
             }

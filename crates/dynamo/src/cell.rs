@@ -69,7 +69,8 @@ impl Cell {
 
     /// Gives it a new value outside of any capture.
     pub fn replace(&self, value: Option<Value>) {
-        let old = std::mem::replace(&mut *self.own().value.write().unwrap_or_else(PoisonError::into_inner), value);
+        let old =
+            std::mem::replace(&mut *self.own().value.write().unwrap_or_else(PoisonError::into_inner), value);
         self.own().version.fetch_add(1, Ordering::Release);
         // Releasing a long history takes time: not under the lock.
         drop(old);

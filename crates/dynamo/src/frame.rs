@@ -299,7 +299,8 @@ impl Frame {
             frame.arguments.push((Arc::clone(&argument.cell), Arc::clone(&argument.target)));
             let (cell, root) = (Arc::clone(&argument.target), Arc::as_ptr(&argument.root));
             let (place, order) = (Place::Argument(n), n);
-            let held = Held { cell, root, place, source: None, value: None, written: false, writes: 0, order };
+            let held =
+                Held { cell, root, place, source: None, value: None, written: false, writes: 0, order };
             frame.held.insert(Arc::as_ptr(&argument.cell), held);
             if !argument.on_demand {
                 let slot = argument.slot.clone();
@@ -310,7 +311,12 @@ impl Frame {
     }
 
     /// Makes a variable from outside an input of the graph. A gradient of it goes to `slot`, or where its own goes.
-    fn lift(&mut self, address: *const Cell, slot: Option<Arc<Cell>>, dims: &[Option<DimRange>]) -> Option<Value> {
+    fn lift(
+        &mut self,
+        address: *const Cell,
+        slot: Option<Arc<Cell>>,
+        dims: &[Option<DimRange>],
+    ) -> Option<Value> {
         let held = self.held.get(&address)?;
         let place = held.place.clone();
         let Some(value) = held.cell.actual() else {
@@ -340,7 +346,13 @@ impl Frame {
             .map(|(d, &size)| match dims.get(d).copied().flatten() {
                 None => SymExpr::from_i64(size),
                 Some(DimRange { min, max }) => {
-                    let symbol = Symbol { name: format!("{name}.size({d})"), min, max, hint: Some(size), unbacked: false };
+                    let symbol = Symbol {
+                        name: format!("{name}.size({d})"),
+                        min,
+                        max,
+                        hint: Some(size),
+                        unbacked: false,
+                    };
                     self.hints.push(size);
                     SymExpr::sym(self.graph.add_symbol(symbol))
                 }
@@ -387,7 +399,16 @@ impl Frame {
             }
             let (place, order) = (Place::Cell(Arc::clone(cell)), self.held.len());
             let cell = Arc::clone(cell);
-            let held = Held { cell, root: address, place, source: None, value: None, written: false, writes: 0, order };
+            let held = Held {
+                cell,
+                root: address,
+                place,
+                source: None,
+                value: None,
+                written: false,
+                writes: 0,
+                order,
+            };
             self.held.insert(address, held);
             return Ok(self.lift(address, None, &[]));
         }
@@ -523,7 +544,9 @@ impl Frame {
 
     /// Records what the program decided about sizes.
     pub(crate) fn decide(&mut self, of: u64, relation: Relation, expression: &SymExpr, holds: bool) {
-        if of != self.id || relation.decided_given(expression, &self.graph.symbols, &self.graph.guards).is_some() {
+        if of != self.id
+            || relation.decided_given(expression, &self.graph.symbols, &self.graph.guards).is_some()
+        {
             return;
         }
         let (relation, expression) = match (holds, relation) {
@@ -537,7 +560,8 @@ impl Frame {
             Relation::NonZero => "must not be 0",
             Relation::NonNegative => "must not be negative",
         };
-        let message = format!("the program has decided about sizes: {} {wanted}", self.graph.size_text(&expression));
+        let message =
+            format!("the program has decided about sizes: {} {wanted}", self.graph.size_text(&expression));
         let origin = Origin { function: "size".into(), ..Origin::default() };
         self.graph.add_guard(Guard { expression, relation, origin, message });
     }

@@ -79,7 +79,8 @@ pub fn gradients(of: &Value, tangent: Option<&Value>) -> Result<Vec<Gradient>, C
     let variables: Vec<Value> = backward.variables.iter().map(|n| walk.leaves[*n].clone()).collect();
     let inputs = frame::with(|frame| frame.are_inputs(&variables));
     if inputs == Some(false) {
-        let why = || "a gradient is wanted with respect to a tensor that the function itself makes".to_owned();
+        let why =
+            || "a gradient is wanted with respect to a tensor that the function itself makes".to_owned();
         frame::interrupt(why)?;
     }
     let call = Call::new(Kind::Graph(Arc::clone(&backward.body)), operands, backward.metas.clone(), false);
@@ -118,7 +119,8 @@ fn remembered(walk: &Walk, of: &Value, with_tangent: bool) -> Result<Arc<Backwar
 /// Builds the backward pass of a walk.
 fn backward(walk: &Walk, of: &Value, with_tangent: bool) -> Result<Backward, Failed> {
     let Made { mut graph, leaves, results } = walk.graph("backward").map_err(Failed::Op)?;
-    let missing = || Failed::Op(OpError::Invalid { op: "backward".into(), what: "the value is not a result".into() });
+    let missing =
+        || Failed::Op(OpError::Invalid { op: "backward".into(), what: "the value is not a result".into() });
     let loss = match walk.place_of(of) {
         Some(place) => results[place].get(of.out as usize).copied(),
         None => leaves.first().copied(),
@@ -183,7 +185,12 @@ fn read_computed(
 }
 
 /// Keeps the inputs that are read.
-fn assembled(graph: Graph, inputs: Vec<(Input, ValueId)>, gradients: &[(usize, ValueId)], walk: &Walk) -> Backward {
+fn assembled(
+    graph: Graph,
+    inputs: Vec<(Input, ValueId)>,
+    gradients: &[(usize, ValueId)],
+    walk: &Walk,
+) -> Backward {
     let (operands, places): (Vec<Input>, Vec<ValueId>) =
         inputs.into_iter().filter(|(_, v)| graph.is_read(*v)).unzip();
     Backward {
@@ -214,7 +221,8 @@ pub(crate) fn appended(
     }
     let own = graph.order.iter().copied();
     let order = own.chain(joint.graph.order.iter().copied().filter(|n| joint.is_backward(*n))).collect();
-    let missing = || Failed::Op(OpError::Invalid { op: "backward".into(), what: "a variable has no gradient".into() });
+    let missing =
+        || Failed::Op(OpError::Invalid { op: "backward".into(), what: "a variable has no gradient".into() });
     let gradient = |v: &ValueId| joint.gradients.iter().find(|(of, _)| of == v).and_then(|(_, g)| *g);
     let gradients = wrt.iter().map(|v| gradient(v).ok_or_else(missing)).collect::<Result<_, _>>()?;
     *graph = joint.graph;

@@ -33,15 +33,19 @@ pub fn record(op: &'static Op, operands: Vec<Operand>) -> Result<Recorded, Captu
     let metas = metas.filter(|m| !m.is_empty());
     let metas = metas.ok_or_else(|| CaptureError::NotTensors { op: op.target.clone(), at })?;
     if !types.known {
-        let why = || format!("only the running program determines the sizes of the results of `{}`", op.target);
+        let why =
+            || format!("only the running program determines the sizes of the results of `{}`", op.target);
         frame::interrupt(why)?;
     }
     let mut tracked = false;
     numbers.iter().for_each(|o| o.for_each_value(&mut |v| tracked |= v.is_tracked()));
-    let flows = tracked && !matches!(op.def.kind, OpKind::Prim { .. } if matches!(op.def.grad, Grad::NotDifferentiable(_)));
-    let key = types.random.then(|| key_value(random::next_key())).transpose().map_err(|e| {
-        refused(OpError::Invalid { op: op.target.clone(), what: e.to_string() })
-    })?;
+    let flows = tracked
+        && !matches!(op.def.kind, OpKind::Prim { .. } if matches!(op.def.grad, Grad::NotDifferentiable(_)));
+    let key = types
+        .random
+        .then(|| key_value(random::next_key()))
+        .transpose()
+        .map_err(|e| refused(OpError::Invalid { op: op.target.clone(), what: e.to_string() }))?;
     let kind = Kind::Operator { op, key };
     let call = Call::new(kind, numbers, metas, flows && mode::grad_enabled());
     frame::with(|frame| frame.record(op, &operands, &call, tracked && !mode::grad_enabled()))

@@ -73,7 +73,13 @@ impl Size {
     }
 
     /// Whether the difference to another compares so with zero.
-    fn compare(&self, other: &Size, relation: Relation, difference: impl Fn(&SymExpr, &SymExpr) -> SymExpr, holds: bool) -> bool {
+    fn compare(
+        &self,
+        other: &Size,
+        relation: Relation,
+        difference: impl Fn(&SymExpr, &SymExpr) -> SymExpr,
+        holds: bool,
+    ) -> bool {
         let frame = self.frame.max(other.frame);
         let expression = difference(&self.within(frame), &other.within(frame));
         let of = Size { expression: expression.clone(), hint: 0, frame };

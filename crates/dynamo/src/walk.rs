@@ -165,7 +165,8 @@ impl Walk {
                     body::operator(&mut graph, op, args, (&format!("{short}_{n}"), key, origin))?
                 }
                 Kind::Graph(body) => {
-                    let values = args.iter().filter_map(|a| if let Arg::Value(v) = a { Some(*v) } else { None });
+                    let values =
+                        args.iter().filter_map(|a| if let Arg::Value(v) = a { Some(*v) } else { None });
                     body::inline(&mut graph, body, &values.collect::<Vec<_>>())
                 }
                 Kind::Data | Kind::Alias { .. } => Outs::new(),

@@ -53,7 +53,9 @@ pub fn view_rule(
     }
     let out = *outs.get(n)?;
     let inverse = match name {
-        "alias" | "detach" | "lift_fresh" | "resolve_conj" | "resolve_neg" | "positive" => ViewInverse::Identity,
+        "alias" | "detach" | "lift_fresh" | "resolve_conj" | "resolve_neg" | "positive" => {
+            ViewInverse::Identity
+        }
         "to" | "contiguous" | "type_as" => same_memory(name, target, args, input, out)?,
         "dropout" | "feature_dropout" | "alpha_dropout" | "feature_alpha_dropout" => passes_through(args)?,
         "reshape" | "reshape_as" | "flatten" | "ravel" => {

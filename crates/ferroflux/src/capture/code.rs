@@ -34,7 +34,11 @@ impl EntryCode {
         Ok(EntryCode::Compiled { code, constants: constants.iter().map(Option::is_some).collect() })
     }
 
-    pub(super) fn callable(graph: &Graph, examples: &[HostTensor], backend: &BackendFn) -> Result<EntryCode, Error> {
+    pub(super) fn callable(
+        graph: &Graph,
+        examples: &[HostTensor],
+        backend: &BackendFn,
+    ) -> Result<EntryCode, Error> {
         if graph.inputs().any(|(_, kind, _)| kind == InputKind::Seed) {
             let what = "the function draws random numbers, for which a backend in Rust gets no seed: pass them as a tensor";
             return Err(Error::Function(what.into()));
@@ -46,9 +50,12 @@ impl EntryCode {
     /// The inputs without those that are constants.
     pub(super) fn own_inputs(&self, inputs: Vec<HostTensor>) -> Vec<HostTensor> {
         match self {
-            EntryCode::Compiled { constants, .. } if constants.contains(&true) => {
-                inputs.into_iter().zip(constants).filter(|(_, constant)| !**constant).map(|(t, _)| t).collect()
-            }
+            EntryCode::Compiled { constants, .. } if constants.contains(&true) => inputs
+                .into_iter()
+                .zip(constants)
+                .filter(|(_, constant)| !**constant)
+                .map(|(t, _)| t)
+                .collect(),
             _ => inputs,
         }
     }

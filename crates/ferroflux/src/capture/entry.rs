@@ -158,14 +158,19 @@ impl Entry {
 
     /// The guards as text, for the log.
     pub(super) fn guards(&self) -> Vec<String> {
-        let mut list: Vec<String> = self.constants.iter().map(|c| format!("a constant argument is {c}")).collect();
+        let mut list: Vec<String> =
+            self.constants.iter().map(|c| format!("a constant argument is {c}")).collect();
         list.push(format!("gradients are recorded: {}", self.grad));
         list.extend(self.conditions.iter().map(|c| c.describe()));
         if let EntryKind::Whole(whole) = &self.kind {
             let graph = &whole.graph;
-            list.extend(graph.inputs().filter_map(|(v, _, name)| Some(format!("{name}: {}", graph.meta(v)?))));
+            list.extend(
+                graph.inputs().filter_map(|(v, _, name)| Some(format!("{name}: {}", graph.meta(v)?))),
+            );
             list.extend(graph.guards.iter().map(|g| g.message.clone()));
-            list.extend(whole.writes.iter().map(|_| "no argument shares memory with a written tensor".into()));
+            list.extend(
+                whole.writes.iter().map(|_| "no argument shares memory with a written tensor".into()),
+            );
         }
         list
     }
@@ -219,9 +224,13 @@ impl Whole {
             match source {
                 Source::Constant(tensor) => inputs.push(tensor.clone()),
                 Source::Variable(place) => {
-                    let value = value_at(place, args).ok_or("a variable has no value that had one (a gradient)")?;
+                    let value =
+                        value_at(place, args).ok_or("a variable has no value that had one (a gradient)")?;
                     if value.is_tracked() != *tracked {
-                        return Err(format!("whether a tensor requires a gradient was {tracked}, it is {}", !tracked));
+                        return Err(format!(
+                            "whether a tensor requires a gradient was {tracked}, it is {}",
+                            !tracked
+                        ));
                     }
                     inputs.push(host(&value).map_err(|e| e.to_string())?);
                 }

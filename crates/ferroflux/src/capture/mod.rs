@@ -165,7 +165,12 @@ impl<A: Arguments, R: Results> CompiledFn<A, R> {
 
     /// Runs an entry. Calls that write are one after another, so that none loses what another one writes: what such a call
     /// reads is read again when it is its turn.
-    fn run(&self, entry: &Entry, call: &CallArgs, inputs: Vec<tensor::Tensor>) -> Result<Ran<R::Value>, Error> {
+    fn run(
+        &self,
+        entry: &Entry,
+        call: &CallArgs,
+        inputs: Vec<tensor::Tensor>,
+    ) -> Result<Ran<R::Value>, Error> {
         let EntryKind::Whole(whole) = &entry.kind else { return Ok(Ran::ByItself) };
         let turn = whole.writes().then(|| self.writing.lock().unwrap_or_else(PoisonError::into_inner));
         let inputs = match turn.is_some() {
@@ -182,7 +187,10 @@ impl<A: Arguments, R: Results> CompiledFn<A, R> {
 
     /// Captures the function for a call, compiles it and runs it.
     fn capture(&self, args: &A, call: &CallArgs) -> Result<R::Value, Error> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).add(call.values.iter().map(|v| &v.meta().sizes[..]));
+        self.seen
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .add(call.values.iter().map(|v| &v.meta().sizes[..]));
         self.captures.fetch_add(1, Ordering::Relaxed);
         let (value, outputs, outcome) = self.traced(args, call)?;
         match outcome {
@@ -206,12 +214,16 @@ impl<A: Arguments, R: Results> CompiledFn<A, R> {
                 }
                 let entry = self.add(entry);
                 let wrong = |why: String| {
-                    Error::Internal(format!("a captured function does not fit the call it was captured for: {why}"))
+                    Error::Internal(format!(
+                        "a captured function does not fit the call it was captured for: {why}"
+                    ))
                 };
                 let inputs = entry.check(call).map_err(wrong)?;
                 match self.run(&entry, call, inputs)? {
                     Ran::Done(value) => Ok(value),
-                    Ran::ByItself | Ran::Changed => Err(wrong("another thread has changed what it reads".into())),
+                    Ran::ByItself | Ran::Changed => {
+                        Err(wrong("another thread has changed what it reads".into()))
+                    }
                 }
             }
         }
@@ -285,7 +297,8 @@ impl<A: Arguments, R: Results> CompiledFn<A, R> {
                 let Some(range) = self.settings.range(n, d) else { continue };
                 if size < range.min || range.max.is_some_and(|max| size > max) {
                     let max = range.max.map_or_else(|| "any size".into(), |max| max.to_string());
-                    let problem = format!("dimension {d} is {size}; it was declared to be from {} to {max}", range.min);
+                    let problem =
+                        format!("dimension {d} is {size}; it was declared to be from {} to {max}", range.min);
                     return Err(Error::Input { index: n, name: format!("argument {n}"), problem });
                 }
             }
@@ -305,7 +318,10 @@ impl<A: Arguments, R: Results> CompiledFn<A, R> {
             g.relation == Relation::Zero && symbols == 1
         });
         let error = |g: &ir_core::Guard| {
-            let what = format!("a dimension that was declared dynamic can have one size alone: {} ({})", g.message, g.origin);
+            let what = format!(
+                "a dimension that was declared dynamic can have one size alone: {} ({})",
+                g.message, g.origin
+            );
             Error::Function(what)
         };
         fixed.map_or(Ok(()), |g| Err(error(g)))
@@ -382,7 +398,8 @@ impl Settings {
         match &self.backend {
             None => EntryCode::compiled(graph, constants, &self.options),
             Some(backend) => {
-                let examples: Vec<tensor::Tensor> = call.values.iter().filter_map(|v| v.data().cloned()).collect();
+                let examples: Vec<tensor::Tensor> =
+                    call.values.iter().filter_map(|v| v.data().cloned()).collect();
                 EntryCode::callable(&graph, &examples, backend.as_ref())
             }
         }

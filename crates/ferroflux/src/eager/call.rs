@@ -93,7 +93,9 @@ impl<const N: usize> From<&[i64; N]> for Input {
 pub fn call(target: &str, inputs: impl IntoIterator<Item = Input>) -> Tensor {
     let inputs: Vec<Input> = inputs.into_iter().collect();
     match all(target, &inputs) {
-        Ok(results) => results.into_iter().next().unwrap_or_else(|| Tensor::failed(CaptureError::NotComputed)),
+        Ok(results) => {
+            results.into_iter().next().unwrap_or_else(|| Tensor::failed(CaptureError::NotComputed))
+        }
         Err(error) => Tensor::failed(error),
     }
 }
@@ -130,12 +132,12 @@ fn all(target: &str, inputs: &[Input]) -> Result<Vec<Tensor>, CaptureError> {
     let input = frame::meta_of(&base.value()?);
     let metas: Vec<TensorMeta> = values.iter().map(frame::meta_of).collect();
     let metas: Vec<&TensorMeta> = metas.iter().collect();
-    let one = |(n, value): (usize, Value)| {
-        match aot_autograd::view_rule(&op.target, &arguments, &input, &metas, n) {
+    let one =
+        |(n, value): (usize, Value)| match aot_autograd::view_rule(&op.target, &arguments, &input, &metas, n)
+        {
             Some(rule) if !rule.of_storage => Tensor::view_of(base, value, mutate::Rule::new(rule)),
             _ => Tensor::new(value),
-        }
-    };
+        };
     Ok(values.into_iter().enumerate().map(one).collect())
 }
 
@@ -172,7 +174,11 @@ impl Tensor {
     /// # Errors
     /// The operator refuses the call.
     #[track_caller]
-    pub fn call_all(&self, target: &str, rest: impl IntoIterator<Item = Input>) -> Result<Vec<Tensor>, Error> {
+    pub fn call_all(
+        &self,
+        target: &str,
+        rest: impl IntoIterator<Item = Input>,
+    ) -> Result<Vec<Tensor>, Error> {
         call_all(target, std::iter::once(Input::from(self)).chain(rest))
     }
 }

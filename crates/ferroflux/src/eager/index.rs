@@ -137,4 +137,3 @@ impl Tensor {
         if tensors.is_empty() { (part, None) } else { (part, Some(tensors)) }
     }
 }
-

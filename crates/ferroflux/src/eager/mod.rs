@@ -228,7 +228,12 @@ impl Tensor {
     #[track_caller]
     pub fn item(&self) -> Result<f64, Error> {
         let host = self.to_host()?;
-        let several = || Error::Function(format!("`item` of a tensor of sizes {:?}: it must have one element", host.sizes()));
+        let several = || {
+            Error::Function(format!(
+                "`item` of a tensor of sizes {:?}: it must have one element",
+                host.sizes()
+            ))
+        };
         Ok(host.item().ok_or_else(several)?.as_f64())
     }
 

@@ -66,7 +66,8 @@ fn one(target: &str, first: Operand, more: &[Operand], rest: &[Operand]) -> Resu
 #[track_caller]
 pub(super) fn assign(tensor: &Tensor, new: Value) -> Result<(), CaptureError> {
     let at = Location::caller();
-    let invalid = |what: String| CaptureError::Call { at, source: OpError::Invalid { op: "in-place".into(), what } };
+    let invalid =
+        |what: String| CaptureError::Call { at, source: OpError::Invalid { op: "in-place".into(), what } };
     let tensor = tensor.real();
     let old = tensor.value()?;
     if new.meta().sizes != old.meta().sizes {
@@ -109,7 +110,9 @@ impl NotWritten {
     fn unwrap_or_else(self, invalid: impl Fn(String) -> CaptureError) -> CaptureError {
         match self {
             NotWritten::Call(error) => error,
-            NotWritten::Refused(why) => invalid(format!("a view is written that {why}: copy it first (`clone`)")),
+            NotWritten::Refused(why) => {
+                invalid(format!("a view is written that {why}: copy it first (`clone`)"))
+            }
         }
     }
 }

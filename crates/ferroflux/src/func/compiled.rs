@@ -29,7 +29,8 @@ impl CompiledFunc {
         weights: Weights<'_>,
         options: &Options,
     ) -> Result<CompiledFunc, Error> {
-        let constant = |name: &str| graph.inputs().any(|(_, kind, n)| n == name && kind == InputKind::Parameter);
+        let constant =
+            |name: &str| graph.inputs().any(|(_, kind, n)| n == name && kind == InputKind::Parameter);
         let inputs: Vec<TensorInfo> =
             inputs::of_graph(&graph).into_iter().filter(|info| !constant(&info.name)).collect();
         let CompiledCode { code, guards, .. } = Code::of_prims(graph.clone(), weights, options)?;

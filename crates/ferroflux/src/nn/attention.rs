@@ -25,7 +25,8 @@ impl MultiheadAttention {
     pub fn new(size: i64, heads: i64) -> MultiheadAttention {
         // Xavier's bound of the whole matrix, as PyTorch initializes it.
         let bound = (6.0 / (4 * size.max(1)) as f64).sqrt();
-        let out_proj = Linear { bias: Some(Parameter::filled(Init::Zeros, &[size])), ..Linear::new(size, size) };
+        let out_proj =
+            Linear { bias: Some(Parameter::filled(Init::Zeros, &[size])), ..Linear::new(size, size) };
         MultiheadAttention {
             in_proj_weight: Parameter::uniform(&[3 * size, size], bound),
             in_proj_bias: Parameter::filled(Init::Zeros, &[3 * size]),
@@ -44,7 +45,14 @@ impl MultiheadAttention {
     /// Attention; `mask` (of truth values, true where attended, or added to the scores) broadcasts to
     /// `[batch, heads, queries, keys]`.
     #[track_caller]
-    pub fn attend(&self, query: &Tensor, key: &Tensor, value: &Tensor, mask: Option<&Tensor>, causal: bool) -> Tensor {
+    pub fn attend(
+        &self,
+        query: &Tensor,
+        key: &Tensor,
+        value: &Tensor,
+        mask: Option<&Tensor>,
+        causal: bool,
+    ) -> Tensor {
         let part = |x: &Tensor, n: i64| {
             let weight = self.in_proj_weight.narrow(0, n * self.size, self.size);
             let bias = self.in_proj_bias.narrow(0, n * self.size, self.size);

@@ -58,11 +58,13 @@ use crate::Error;
 use crate::eager::{Init, Tensor};
 
 pub use attention::{MultiheadAttention, TransformerEncoderLayer};
-pub use conv::{Conv, Conv1d, Conv2d, Conv3d, ConvTranspose, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d};
+pub use conv::{
+    Conv, Conv1d, Conv2d, Conv3d, ConvTranspose, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d,
+};
 pub use derive::Module;
 pub use layers::{
-    AdaptiveAvgPool2d, AvgPool2d, Dropout, Flatten, Gelu, Identity, LeakyRelu, MaxPool2d, Relu, Sigmoid, Silu,
-    Softmax, Tanh,
+    AdaptiveAvgPool2d, AvgPool2d, Dropout, Flatten, Gelu, Identity, LeakyRelu, MaxPool2d, Relu, Sigmoid,
+    Silu, Softmax, Tanh,
 };
 pub use linear::{Embedding, Linear};
 pub use norm::{BatchNorm, BatchNorm1d, BatchNorm2d, BatchNorm3d, GroupNorm, LayerNorm, RmsNorm};
@@ -135,9 +137,11 @@ pub trait Module {
     /// Names that the module has and the tensors lack, or the other way round: all of them; other sizes.
     fn load_state_dict(&self, tensors: &BTreeMap<String, HostTensor>) -> Result<(), Error> {
         let state = self.state();
-        let lacking = state.iter().filter(|(name, _)| !tensors.contains_key(name)).map(|(name, _)| name.as_str());
+        let lacking =
+            state.iter().filter(|(name, _)| !tensors.contains_key(name)).map(|(name, _)| name.as_str());
         let unknown = tensors.keys().filter(|name| !state.iter().any(|(own, _)| own == *name));
-        let (lacking, unknown): (Vec<&str>, Vec<&str>) = (lacking.collect(), unknown.map(String::as_str).collect());
+        let (lacking, unknown): (Vec<&str>, Vec<&str>) =
+            (lacking.collect(), unknown.map(String::as_str).collect());
         if !lacking.is_empty() || !unknown.is_empty() {
             let list = |names: &[&str]| if names.is_empty() { "none".to_owned() } else { names.join(", ") };
             let what = format!("missing: {}; unknown: {}", list(&lacking), list(&unknown));
@@ -296,4 +300,19 @@ macro_rules! plain_values {
         }
     )*};
 }
-plain_values!(bool, i32, i64, usize, f32, f64, String, &'static str, DType, Setting<f64>, Setting<i64>, [i64; 1], [i64; 2], [i64; 3]);
+plain_values!(
+    bool,
+    i32,
+    i64,
+    usize,
+    f32,
+    f64,
+    String,
+    &'static str,
+    DType,
+    Setting<f64>,
+    Setting<i64>,
+    [i64; 1],
+    [i64; 2],
+    [i64; 3]
+);

@@ -47,7 +47,8 @@ fn a_function_is_captured_once_and_used_again() {
 fn dtypes_ranks_and_sizes_are_guarded() {
     let of = |(x, y): (Tensor, Tensor)| (&x * &y + x.sum()) / 2.0;
     let f = compile(of).build().unwrap();
-    let make = |sizes: &[usize], dtype| Tensor::arange(sizes.iter().product::<usize>()).reshape(sizes).to(dtype);
+    let make =
+        |sizes: &[usize], dtype| Tensor::arange(sizes.iter().product::<usize>()).reshape(sizes).to(dtype);
     for dtype in [DType::F32, DType::F64, DType::I64, DType::BF16] {
         for sizes in [&[4usize][..], &[2, 3], &[5, 3], &[1, 3], &[0, 3], &[7, 3]] {
             agree(of, &f, &make(sizes, dtype), &make(sizes, dtype));
@@ -100,7 +101,8 @@ fn a_dimension_is_dynamic_from_its_second_size_on() {
 
 #[test]
 fn decisions_about_sizes_are_guards() {
-    let f = compile(|x: Tensor| if x.size(0) > 4 { x.sum() } else { x.mean() }).dynamic(true).build().unwrap();
+    let f =
+        compile(|x: Tensor| if x.size(0) > 4 { x.sum() } else { x.mean() }).dynamic(true).build().unwrap();
     for (n, expected) in [(3usize, 1.0), (4, 1.0), (5, 5.0), (9, 9.0), (2, 1.0)] {
         assert_eq!(f.call(Tensor::ones(&[n])).unwrap().item().unwrap(), expected);
     }
@@ -143,7 +145,9 @@ fn constants_and_settings_are_guarded() {
     .build()
     .unwrap();
     let x = vector(&[1.0, 2.0, 3.0]);
-    for (rate, power, squared) in [(2.0, 2, false), (2.0, 3, false), (2.0, 2, true), (5.0, 2, true), (2.0, 2, false)] {
+    for (rate, power, squared) in
+        [(2.0, 2, false), (2.0, 3, false), (2.0, 2, true), (5.0, 2, true), (2.0, 2, false)]
+    {
         scale.set(rate);
         let once = |x: f32| x.powi(power as i32) * rate as f32;
         let expected: Vec<f32> =
@@ -320,7 +324,8 @@ fn a_backend_may_be_a_closure() {
         *text.lock().unwrap() = graph.to_string();
         assert_eq!(examples[0].sizes(), [2]);
         let graph = ferroflux::func::Func::from_graph(graph.clone());
-        let call: Callable = Box::new(move |inputs| graph.call(inputs, &ferroflux::Options::new().backend("eager")));
+        let call: Callable =
+            Box::new(move |inputs| graph.call(inputs, &ferroflux::Options::new().backend("eager")));
         Ok(call)
     });
     let f = f.build().unwrap();

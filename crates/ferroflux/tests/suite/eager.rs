@@ -179,7 +179,10 @@ fn it_prints_as_pytorch_does() {
     assert_eq!(printed(&vector(&[1.0, 2.0])), "tensor([1., 2.])");
     assert_eq!(printed(&vector(&[1.5, -2.0])), "tensor([ 1.5000, -2.0000])");
     assert_eq!(printed(&Tensor::scalar(3.25_f64)), "tensor(3.2500, dtype=torch.float64)");
-    assert_eq!(printed(&Tensor::from_slice(&[1_i64, 10, 100, 0], &[2, 2])), "tensor([[  1,  10],\n        [100,   0]])");
+    assert_eq!(
+        printed(&Tensor::from_slice(&[1_i64, 10, 100, 0], &[2, 2])),
+        "tensor([[  1,  10],\n        [100,   0]])"
+    );
     assert_eq!(printed(&vector(&[1e-5, 1.0])), "tensor([1.0000e-05, 1.0000e+00])");
     assert_eq!(printed(&vector(&[f32::NAN, 1.0])), "tensor([nan, 1.])");
     assert_eq!(printed(&vector(&[1.0, 2.0]).gt(1.0)), "tensor([False,  True])");

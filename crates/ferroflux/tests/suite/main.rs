@@ -15,6 +15,7 @@ mod guards;
 mod in_place;
 mod index_operators;
 mod indices;
+mod modules;
 mod numbers;
 mod operands;
 mod optimizers;
