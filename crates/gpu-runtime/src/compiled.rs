@@ -124,9 +124,9 @@ impl<D: Driver> Compiled<D> {
         settings: Settings,
     ) -> Result<Compiled<D>, GpuError> {
         kernel_ir::verify(&program).map_err(|e| GpuError::Malformed(e.to_string()))?;
-        gpu_codegen::pack_weights(&mut program);
         let driver = &**memory.driver();
         let target = settings.target(driver.target());
+        crate::adapt(&mut program, &target);
         let library = |step: &kernel_ir::Step| driver.library(&program, step, &target);
         let mut planner = Planner::new(&program, &target, &library, settings.mode);
         // The first allocation on a device takes as long as planning many steps, so both run concurrently.

@@ -63,9 +63,15 @@ pub use transfer::{allocate, copy, to_device, to_host};
 /// A step has no kernel.
 pub fn modules(program: &kernel_ir::Program, target: &gpu_codegen::Target) -> Result<Vec<Module>, GpuError> {
     let mut program = program.clone();
-    gpu_codegen::pack_weights(&mut program);
+    adapt(&mut program, target);
     let mut planner = plan::Planner::new(&program, target, &|_| Vec::new(), Mode::MaxAutotune);
     planner.plan(&program.init)?;
     planner.plan_call(&program.steps)?;
     Ok(planner.kernels.modules(plan::MAX_PER_MODULE, target))
+}
+
+/// Adds to a program the steps that kernels for this device want: weights in another layout, blocks that masks hide.
+fn adapt(program: &mut kernel_ir::Program, target: &gpu_codegen::Target) {
+    gpu_codegen::pack_weights(program);
+    gpu_codegen::note_blocks_of_masks(program, target);
 }

@@ -230,6 +230,11 @@ pub struct Attention {
     /// masked. The gradients recompute the weights from it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sums: Option<Operand>,
+    /// `[b, hq, lq / 64, lk / 64]` (rounded up) by broadcast strides, `u8`: for each block of 64 queries and 64 keys
+    /// whether the mask hides all (0), shows some or changes some scores (1), or shows all unchanged (2). A backend that
+    /// skips hidden blocks makes it from the mask; it is no part of a program that crosses the boundary.
+    #[serde(skip)]
+    pub blocks: Option<Operand>,
     /// Position `i` attends to positions up to `i` (aligned at the start, as in PyTorch).
     pub causal: bool,
     /// Factor on the scores.
@@ -278,7 +283,8 @@ pub enum ExternOp {
     ///
     /// Inputs: cotangent `g` `[b, hq, lq, dv]`; `q`, `k`, `v` and an optional last one, `mask`, as those of the attention;
     /// before the mask `sums` and `deltas`, both `[b, hq, lq]` in the dtype of arithmetic. `deltas` is the sum of
-    /// `g · result` over a row, less the cotangent of `sums`. Outputs: `dq`, `dk`, `dv`.
+    /// `g · result` over a row, less the cotangent of `sums`. After the mask a backend may add its blocks
+    /// ([`Attention::blocks`]). Outputs: `dq`, `dk`, `dv`.
     AttentionBackward {
         /// Position `i` attends to positions up to `i`.
         causal: bool,
@@ -360,7 +366,7 @@ impl Step {
             Step::Loop(_) => Vec::new(),
             Step::Matmul(k) => vec![&k.a, &k.b],
             Step::Conv(k) => vec![&k.input, &k.weight],
-            Step::Attention(k) => [&k.q, &k.k, &k.v].into_iter().chain(&k.mask).collect(),
+            Step::Attention(k) => [&k.q, &k.k, &k.v].into_iter().chain(&k.mask).chain(&k.blocks).collect(),
             Step::Extern(k) => k.inputs.iter().collect(),
             Step::Bind(k) => vec![&k.from],
             Step::Assert(k) => vec![&k.pred],

@@ -35,6 +35,7 @@ pub mod collapse;
 mod indices;
 mod kernel;
 mod linalg;
+pub mod part;
 mod phases;
 mod plan;
 mod program;

@@ -12,6 +12,7 @@ mod cse;
 mod dead;
 mod fast_math;
 mod fold;
+mod heads;
 mod matching;
 mod rewrite;
 mod scalars;
@@ -78,6 +79,7 @@ pub const PASSES: &[Pass] = &[
     Pass { name: "cse", run: cse::run },
     Pass { name: "fast-math", run: fast_math::run },
     Pass { name: "attention", run: attention::run },
+    Pass { name: "heads", run: heads::run },
     Pass { name: "conv", run: conv::run },
     Pass { name: "sums", run: sums::run },
     Pass { name: "views-again", run: views::run },

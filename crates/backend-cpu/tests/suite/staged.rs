@@ -179,6 +179,7 @@ fn attention_with_masks_and_shared_heads() {
                 k,
                 v,
                 mask,
+                blocks: None,
                 sums: None,
                 causal,
                 scale: 0.5,

@@ -438,6 +438,7 @@ fn attention_with_and_without_epilogue() {
             v,
             mask: None,
             sums: None,
+            blocks: None,
             causal: true,
             scale: 0.25,
             acc: DType::F32,

@@ -69,6 +69,7 @@ impl Backward {
             v: v.clone(),
             mask: mask.first().cloned(),
             sums: None,
+            blocks: mask.get(1).cloned(),
             causal: *causal,
             scale: *scale,
             acc,

@@ -8,6 +8,7 @@ use kernel_ir::{Operand, Program};
 
 use crate::attention::Operands;
 use crate::attention::backward::{Backward, Side, is_half};
+use crate::attention::blocks;
 use crate::attention::tma::{
     BlockOrder, ScoreTransform, TileShape, TmaAttention, kernel, load, score_transform,
 };
@@ -124,13 +125,31 @@ impl Gradient<'_> {
             heads: heads.clone(),
         };
         let (rows, keys, group) = (&o.rows, &o.keys, &o.group);
+        let shown = blocks::state_text(o, a.blocks.as_ref(), uses).map(|state| {
+            let block = match side {
+                Side::Queries => format!("i1, row0, {own}, (idx)position * {far}, {far}"),
+                Side::Keys => format!(
+                    "kv * {group} + position / tiles_far, far0 + (idx)(position % tiles_far) * {far}, {far}, row0, {own}"
+                ),
+            };
+            format!(
+                "{state}auto shows = [&](int position) {{ return block_state({block}) != 0; }};
+ShownTiles<decltype(shows)> shown(shows, positions);
+const int turns = shown.count();
+auto at = [&](int turn) {{ return shown.at(turn); }};
+"
+            )
+        });
+        let positions = shown.unwrap_or_else(|| {
+            "const int turns = positions;\nauto at = [&](int turn) { return turn; };\n".to_owned()
+        });
         let turns = match side {
             Side::Queries => {
                 let limit = if a.causal { format!("imin<idx>({keys}, row0 + {own})") } else { keys.clone() };
                 format!(
                     "const idx i1 = head % {heads};
-const int turns = (int)(({limit} + {far} - 1) / {far});
-auto far_row = [&](int turn) {{ return (idx)turn * {far}; }};
+const int positions = (int)(({limit} + {far} - 1) / {far});
+{positions}auto far_row = [&](int turn) {{ return (idx)at(turn) * {far}; }};
 "
                 )
             }
@@ -138,9 +157,9 @@ auto far_row = [&](int turn) {{ return (idx)turn * {far}; }};
                 let first = if a.causal { format!("row0 / {far} * {far}") } else { "0".into() };
                 format!(
                     "const idx kv = head % {heads}, far0 = {first};
-const int tiles_far = (int)({rows} > far0 ? ({rows} - far0 + {far} - 1) / {far} : 0), turns = tiles_far * (int)({group});
-auto far_row = [&](int turn) {{ return far0 + (idx)(turn % tiles_far) * {far}; }};
-auto far_head = [&](int turn) {{ return kv * {group} + turn / tiles_far; }};
+const int tiles_far = (int)({rows} > far0 ? ({rows} - far0 + {far} - 1) / {far} : 0), positions = tiles_far * (int)({group});
+{positions}auto far_row = [&](int turn) {{ return far0 + (idx)(at(turn) % tiles_far) * {far}; }};
+auto far_head = [&](int turn) {{ return kv * {group} + at(turn) / tiles_far; }};
 "
                 )
             }
@@ -264,7 +283,12 @@ flash.deltas[r] = i2 < {rows} ? {delta} : 0.0f;
             };
             seen += " && j <= i2";
         }
-        score_transform(o, &self.backward.attention, (far, place, &whole, &seen), uses)
+        let state = self.backward.attention.blocks.as_ref().map(|_| match side {
+            Side::Queries => format!("block_state(i1, {group0}, 64, from, {far})"),
+            Side::Keys => format!("block_state(far_head(turn), from, {far}, {group0}, 64)"),
+        });
+        let about = (far, place, whole.as_str(), seen.as_str());
+        score_transform(o, &self.backward.attention, about, state.as_deref(), uses)
     }
 
     /// Returns statements that store a gradient of the block's own rows.

@@ -5,6 +5,7 @@ pub(crate) mod backward;
 pub(crate) mod backward_flash;
 pub(crate) mod backward_tma;
 pub(crate) mod backward_waves;
+pub(crate) mod blocks;
 pub(crate) mod decode;
 pub(crate) mod flash;
 pub(crate) mod flash_waves;

@@ -9,6 +9,7 @@ use kernel_ir::{Attention, Operand, Program};
 
 use crate::attention::Operands;
 use crate::attention::backward::is_half;
+use crate::attention::blocks;
 use crate::product::tma::{GRAIN, countable};
 use crate::text::body::Uses;
 use crate::text::lanes::{self, Lanes};
@@ -203,13 +204,36 @@ pub(crate) struct ScoreTransform {
     pub(crate) text: String,
 }
 
+/// The number of iterations of the forward kernel and the first rows of the tiles of keys and of values of each, given the
+/// number of `tiles`: all of them, or with the states of blocks those in which the mask shows some score, and one at least.
+/// Keys and values are loaded by one thread at different times, so each has a position of its own.
+fn turns_text(state: Option<&str>, TileShape { own, far, .. }: TileShape) -> String {
+    match state {
+        None => format!(
+            "const int turns = tiles;
+auto far_row = [&](int turn) {{ return (idx)turn * {far}; }};
+auto value_row = far_row;
+"
+        ),
+        Some(state) => format!(
+            "{state}auto shows = [&](int tile) {{ return block_state(i1, row0, {own}, (idx)tile * {far}, {far}) != 0; }};
+ShownTiles<decltype(shows)> key_tiles(shows, tiles), value_tiles(shows, tiles);
+const int shown = key_tiles.count(), turns = shown > 0 ? shown : 1;
+auto far_row = [&](int turn) {{ return (idx)key_tiles.at(turn) * {far}; }};
+auto value_row = [&](int turn) {{ return (idx)value_tiles.at(turn) * {far}; }};
+"
+        ),
+    }
+}
+
 /// Transforms the scores `score` of an iteration; masked ones become minus infinity. `place` declares `i2` and `j` of
 /// element `n`, `whole` says where all scores of a warpgroup are visible, `seen` where one is. With a mask or a scale that
-/// is not positive all scores are scaled.
+/// is not positive all scores are scaled. `state` is that of the warpgroup's block, if known (`blocks`).
 pub(crate) fn score_transform(
     o: &Operands<'_>,
     a: &Attention,
     (far, place, whole, seen): (i64, &str, &str, &str),
+    state: Option<&str>,
     uses: &mut Uses,
 ) -> ScoreTransform {
     let log2_e = std::f64::consts::LOG2_E;
@@ -223,7 +247,18 @@ pub(crate) fn score_transform(
         }
         false => (
             "1.0f".into(),
-            String::new(),
+            state.map_or_else(String::new, |state| {
+                format!(
+                    "if ({whole} && {state} == 2) {{
+#pragma unroll
+for (int n = 0; n < {}; ++n) score[n] *= {};
+return;
+}}
+",
+                    far / 2,
+                    bits(factor)
+                )
+            }),
             format!(
                 "float sc = score[n] * {};\nif (seen && i2 < {} && j < {}) {{\n{mask}}}\nscore[n] = seen ? sc * {} : -INF32;\n",
                 o.scale,
@@ -335,16 +370,17 @@ impl Forward<'_> {
             own,
         };
         let limit = if k.causal { format!("imin<idx>({}, row0 + {own})", o.keys) } else { o.keys.clone() };
+        let state = blocks::state_text(&o, k.blocks.as_ref(), &mut uses);
         let place = format!(
-            "{}const idx i1 = head % {}, limit = {limit};\nconst int turns = (int)((limit + {far} - 1) / {far});\n",
+            "{}const idx i1 = head % {}, limit = {limit};\nconst int tiles = (int)((limit + {far} - 1) / {far});\n{}",
             order.text(),
-            o.heads
+            o.heads,
+            turns_text(state.as_deref(), shape),
         );
         let keys = format!("i1 / {}", o.group);
-        let far_row = format!("(idx)turn * {far}");
         let load_q = load(program, (&k.q, own), ("", "row0", "i1"), &mut uses)?;
-        let load_k = load(program, (&k.k, far), (", int turn", &far_row, &keys), &mut uses)?;
-        let load_v = load(program, (&k.v, far), (", int turn", &far_row, &keys), &mut uses)?;
+        let load_k = load(program, (&k.k, far), (", int turn", "far_row(turn)", &keys), &mut uses)?;
+        let load_v = load(program, (&k.v, far), (", int turn", "value_row(turn)", &keys), &mut uses)?;
         let head = format!(
             "typedef FlashForward<{}, {own}, {far}, {}, {}, {stages}> Flash;\nFlash flash(memory);\n",
             self.tma.ty()?,
@@ -359,7 +395,6 @@ impl Forward<'_> {
         let finish = self.finish(&o, &mut uses)?;
         let multiply = format!(
             "{place}const idx first = row0 + warp * 16 + line4;
-auto far_row = [&](int turn) {{ return {far_row}; }};
 flash.turns(turns, {factor}, {score_transform});
 {finish}}}
 ",
@@ -377,7 +412,10 @@ flash.turns(turns, {factor}, {score_transform});
             whole += &format!(" && from + {far} <= row0 + warp / 4 * {WARPGROUP_ROWS} + 1");
             seen += " && j <= i2";
         }
-        score_transform(o, self.k, (far, place, &whole, &seen), uses)
+        let state = self.k.blocks.as_ref().map(|_| {
+            format!("block_state(i1, row0 + warp / 4 * {WARPGROUP_ROWS}, {WARPGROUP_ROWS}, from, {far})")
+        });
+        score_transform(o, self.k, (far, place, &whole, &seen), state.as_deref(), uses)
     }
 
     /// Returns statements that store the sums and run the epilogue on the results.

@@ -11,6 +11,7 @@ use kernel_ir::{BufId, Epilogue, Inst, InstKind, Operand, Program, Step, StoreMo
 
 use crate::library::blocks::Blocks;
 use crate::text::body::{BodyWriter, Substitutions, Uses};
+use crate::text::index::divisible;
 use crate::text::template::{EpilogueEffects, assemble, blocks_of, element, volume};
 use crate::text::types::{memory_type, value_type};
 use crate::{ENTRY, GenError, Kernel, Launch, Param, THREADS};
@@ -294,7 +295,7 @@ impl Places {
         let widest = accesses.iter().map(|a| program.buffers[a.buf].dtype.size()).chain([result_size]).max();
         let mut lanes = WIDTH / widest.unwrap_or(WIDTH).clamp(1, WIDTH);
         let Some(inner) = walk.inner() else { return Places { lanes: 1, wide: Vec::new() } };
-        while lanes > 1 && !divisible(&walk.extents[inner], lanes) {
+        while lanes > 1 && !divisible(&walk.extents[inner], lanes as i64) {
             lanes /= 2;
         }
         if lanes == 1 {
@@ -339,14 +340,7 @@ fn is_wide(address: &SymExpr, inner: usize, lanes: usize) -> bool {
         return false;
     }
     match address.affine_in(&Atom::Loop(inner as u32)) {
-        Some((step, rest)) => step == SymExpr::ONE && divisible(&rest, lanes),
+        Some((step, rest)) => step == SymExpr::ONE && divisible(&rest, lanes as i64),
         None => false,
     }
-}
-
-/// Whether every value of the expression is provably a multiple of `n`.
-fn divisible(e: &SymExpr, n: usize) -> bool {
-    let n = n as i64;
-    let (terms, constant) = e.terms();
-    constant % n == 0 && terms.iter().all(|(coef, _)| coef % n == 0)
 }

@@ -14,6 +14,7 @@ use crate::loops::accumulate::{Group, Reduction, groups, kept, made, read_back, 
 use crate::loops::moments::Pair;
 use crate::loops::{LoopEffects, declare, divides, hint};
 use crate::text::body::{BodyWriter, Substitutions, Uses};
+use crate::text::index::divisible;
 use crate::text::template::{assemble, unravel, volume};
 use crate::text::types::memory_type;
 use crate::{ENTRY, GenError, Kernel, Launch, MAX_BLOCKS, TICKETS, Target, Variant};
@@ -145,11 +146,7 @@ impl<'a> Columns<'a> {
     /// Whether the address is contiguous along the columns and aligned to `lanes` for a thread's first column.
     fn is_contiguous(&self, address: &SymExpr, lanes: i64) -> bool {
         let Some((step, rest)) = address.affine_in(&Atom::Loop(self.last as u32)) else { return false };
-        let (terms, constant) = rest.terms();
-        step == SymExpr::ONE
-            && !rest.any_leaf(|l| matches!(l, Atom::Value(_)))
-            && constant % lanes == 0
-            && terms.iter().all(|(coef, _)| coef % lanes == 0)
+        step == SymExpr::ONE && !rest.any_leaf(|l| matches!(l, Atom::Value(_))) && divisible(&rest, lanes)
     }
 
     /// The head of the loop over a thread's columns.

@@ -20,6 +20,7 @@ use std::fmt::Write;
 
 use ir_core::{Atom, DType, SymExpr};
 use kernel_ir::collapse::collapsed;
+use kernel_ir::part::parted;
 use kernel_ir::{AccDecl, AccId, InstKind, LoopKernel, Program, ReduceOp, Stage};
 
 use crate::loops::flat::Flat;
@@ -50,6 +51,8 @@ pub(crate) fn variants(program: &Program, k: &LoopKernel, target: &Target) -> Re
         let in_order = || Ok(Variant::single("in_order", threads(program, k, ENTRY, true)?));
         return Ok(vec![ordered::sorted(program, k)?.map_or_else(in_order, Ok)?]);
     }
+    let parts = parted(program, k);
+    let k = parts.as_ref().unwrap_or(k);
     let mut candidates = Vec::new();
     candidates.extend(reduce::split(program, k, target)?);
     if let Some(parts) = Parts::of(program, k, target) {

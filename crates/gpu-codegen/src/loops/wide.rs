@@ -1,15 +1,18 @@
-//! Short loops at every outer point, such as windows: a thread computes several adjacent points and accesses contiguous
-//! memory 16 bytes at a time. What does not depend on the point, above all the bounds of a window, is computed once for
-//! all of them.
+//! Points with their operands in any order, and short loops at every point, such as windows: a thread computes several
+//! adjacent points and accesses what is contiguous along them 16 bytes at a time. What is the same for all of them is computed
+//! once: operands that are broadcast, the bounds of a window, which part of a concatenation the points are in.
+//!
+//! Not here: points over memory that is dense throughout (`flat`).
 
 use std::fmt::Write;
 
-use ir_core::{Atom, SymExpr};
-use kernel_ir::{BufId, Inst, InstKind, LoopKernel, Program, Stage, StoreMode, Val};
+use ir_core::{Atom, Scalar, SymExpr};
+use kernel_ir::{BufId, Inst, InstKind, LoopKernel, Program, ScalarOp, Stage, StoreMode, Val};
 
 use crate::loops::accumulate::roots;
 use crate::loops::{LoopEffects, SHORT, declare, hint};
 use crate::text::body::{BodyWriter, Substitutions, Uses};
+use crate::text::index::divisible;
 use crate::text::template::{assemble, blocks_of, unravel, volume};
 use crate::text::types::{memory_type, value_type};
 use crate::{ENTRY, GenError, Kernel, Launch, THREADS};
@@ -37,6 +40,8 @@ enum Kind {
     Wide,
     /// For each point.
     Each,
+    /// For each point, and for the first one of the thread beside what is computed once.
+    First,
 }
 
 impl<'a> Wide<'a> {
@@ -44,7 +49,7 @@ impl<'a> Wide<'a> {
         let longest = k.stages.iter().map(|s| hint(program, &volume(&s.inner))).max()?;
         let scans = k.stages.iter().flat_map(|s| &s.insts).any(|i| matches!(i.kind, InstKind::Scan { .. }));
         let last = k.outer.iter().rposition(|e| *e != SymExpr::ONE)?;
-        if longest > SHORT || scans || k.stages.iter().all(|s| s.inner.is_empty()) {
+        if longest > SHORT || scans {
             return None;
         }
         let stored = k.stages.iter().flat_map(|s| roots(program, s, true)).collect();
@@ -55,8 +60,10 @@ impl<'a> Wide<'a> {
         Some(wide)
     }
 
-    /// Whether a looped stage loads vectors of `lanes` elements, and nothing is wider than that allows.
+    /// Whether vectors of `lanes` elements are loaded by a stage with loops, or stored by a kernel without any, and nothing is
+    /// wider than that allows. Points that are stored apart are better stored by adjacent threads.
     fn fits(&self, lanes: i64) -> bool {
+        let points = self.k.stages.iter().all(|s| s.inner.is_empty());
         let mut some = false;
         for stage in &self.k.stages {
             for (inst, kind) in stage.insts.iter().zip(self.kinds(stage, lanes)) {
@@ -64,8 +71,12 @@ impl<'a> Wide<'a> {
                 if kind == Kind::Wide && self.program.buffers[*buf].dtype.size() * lanes as usize > WIDTH {
                     return false;
                 }
-                let loads = matches!(inst.kind, InstKind::Load { .. });
-                some |= kind == Kind::Wide && loads && !stage.inner.is_empty();
+                let stores = matches!(inst.kind, InstKind::Store { .. });
+                if points && stores && kind != Kind::Wide {
+                    return false;
+                }
+                some |=
+                    kind == Kind::Wide && if points { stores } else { !stores && !stage.inner.is_empty() };
             }
         }
         some
@@ -80,6 +91,8 @@ impl<'a> Wide<'a> {
             let kind = match &inst.kind {
                 InstKind::Const(_) => Kind::Once,
                 InstKind::Index(e) | InstKind::Check { size: e, .. } if once && !moves(e) => Kind::Once,
+                InstKind::Index(_) if once => Kind::First,
+                InstKind::Op { op, args } if self.is_uniform(stage, *op, args, &out, lanes) => Kind::Once,
                 InstKind::Op { .. } | InstKind::Cast(_) | InstKind::Bitcast(_) if once => Kind::Once,
                 InstKind::Load { buf, index, .. }
                     if once && !self.stored.contains(&self.program.root(*buf)) =>
@@ -118,16 +131,33 @@ impl<'a> Wide<'a> {
         out
     }
 
+    /// Whether a comparison of an index with a constant has one result for all points of a thread: the result changes between
+    /// two multiples of `lanes`, and the thread's indices start at one.
+    fn is_uniform(&self, stage: &Stage, op: ScalarOp, args: &[Val], kinds: &[Kind], lanes: i64) -> bool {
+        let &[a, b] = args else { return false };
+        let of = |v: Val| &stage.insts[v.0 as usize].kind;
+        let (index, bound, after) = match (of(a), of(b), op) {
+            (InstKind::Index(e), InstKind::Const(c), ScalarOp::Lt | ScalarOp::Ge) => (e, c, 0),
+            (InstKind::Index(e), InstKind::Const(c), ScalarOp::Le | ScalarOp::Gt) => (e, c, 1),
+            (InstKind::Const(c), InstKind::Index(e), ScalarOp::Gt | ScalarOp::Le) => (e, c, 0),
+            (InstKind::Const(c), InstKind::Index(e), ScalarOp::Ge | ScalarOp::Lt) => (e, c, 1),
+            _ => return false,
+        };
+        let first = [a, b].iter().all(|v| matches!(kinds[v.0 as usize], Kind::First | Kind::Once));
+        let Some((step, rest)) = index.affine_in(&Atom::Loop(self.last as u32)) else { return false };
+        let Scalar::Int(bound) = bound else { return false };
+        let at_multiple = bound.checked_add(after).is_some_and(|c| c % lanes == 0);
+        first && step == SymExpr::ONE && divisible(&rest, lanes) && at_multiple
+    }
+
     /// Whether the address is contiguous along the points and aligned to `lanes` for a thread's first point.
     fn is_contiguous(&self, buf: BufId, index: &[SymExpr], lanes: i64) -> bool {
         let root = self.program.root(buf);
         let address = self.program.buffers[buf].address(index);
         let Some((step, rest)) = address.affine_in(&Atom::Loop(self.last as u32)) else { return false };
-        let (terms, constant) = rest.terms();
         self.program.buffers[buf].dtype == self.program.buffers[root].dtype
             && step == SymExpr::ONE
-            && constant % lanes == 0
-            && terms.iter().all(|(coef, _)| coef % lanes == 0)
+            && divisible(&rest, lanes)
     }
 
     /// Its name in the tables of the search.
@@ -186,9 +216,18 @@ impl<'a> Wide<'a> {
         let (mut once, mut each, mut after) = (String::new(), String::new(), String::new());
         for (n, kind) in kinds.into_iter().enumerate() {
             let v = Val(n as u32);
-            let to = if kind == Kind::Once { &mut once } else { &mut each };
+            let mut write =
+                |to: &mut String| writer.inst(to, &stage.insts, v, &effects, uses, &Substitutions::new());
+            match kind {
+                Kind::Once => write(&mut once)?,
+                Kind::Each => write(&mut each)?,
+                Kind::First => {
+                    write(&mut once)?;
+                    write(&mut each)?;
+                }
+                Kind::Wide => {}
+            }
             if kind != Kind::Wide {
-                writer.inst(to, &stage.insts, v, &effects, uses, &Substitutions::new())?;
                 continue;
             }
             self.moved(writer, &stage.insts, v, (&mut once, &mut each, &mut after), uses)?;

@@ -86,3 +86,9 @@ pub(crate) fn literal(value: i64) -> String {
         v => format!("{v}{}", if v >= 1 << 31 { "LL" } else { "" }),
     }
 }
+
+/// Whether every value of the expression is provably a multiple of `n`.
+pub(crate) fn divisible(e: &SymExpr, n: i64) -> bool {
+    let (terms, constant) = e.terms();
+    constant % n == 0 && terms.iter().all(|(coef, _)| coef % n == 0)
+}

@@ -73,6 +73,41 @@ fn by_tma() {
     c.check_candidates(&emulator, &["wgmma_64x", "wgmma_128x"]);
 }
 
+/// Blocks of 64 queries and keys that a mask hides are skipped, and those that it shows whole do not read it: a window that
+/// leaves rows without keys, documents, padding, heads with masks of their own.
+#[test]
+fn masks_that_hide_blocks() {
+    let Some(emulator) = emulator() else { return };
+    let names = ["wgmma_64x", "wgmma_128x"];
+    let (rows, keys) = (200, 530);
+    let at = |i: usize| (i / 530 % 200, i % 530);
+    let mut c = Case::new("a window, heads of keys shared");
+    let window = c.input(Bool, &[rows, keys], |i| {
+        let (row, key) = at(i);
+        f64::from(row < 140 && key <= row && key + 70 > row)
+    });
+    gradients(&mut c, BF16, [1, 4, 2], [rows, keys, 64, 64], (Some(window), false));
+    gradients(&mut c, F16, [1, 2, 1], [rows, keys, 128, 128], (Some(window), false));
+    c.check_candidates(&emulator, &names);
+    let mut c = Case::new("documents, padding, causal as well");
+    let documents = c.input(Bool, &[rows, keys], |i| f64::from(at(i).0 / 67 == at(i).1 / 67));
+    gradients(&mut c, BF16, [1, 2, 2], [rows, keys, 64, 64], (Some(documents), true));
+    let padding = c.input(Bool, &[2, 1, 1, keys], |i| f64::from(i % 530 < [256, 500][i / 530]));
+    gradients(&mut c, BF16, [2, 2, 1], [rows, keys, 64, 32], (Some(padding), false));
+    c.check_candidates(&emulator, &names);
+    let mut c = Case::new("numbers");
+    let added = c.input(F16, &[2, 1, rows, keys], |i| {
+        let ((row, key), batch) = (at(i), i / 106_000);
+        match key / (100 * (batch + 1)) {
+            0 => 0.0,
+            1 => f64::NEG_INFINITY,
+            _ => (row % 7) as f64 / 4.0,
+        }
+    });
+    gradients(&mut c, F16, [2, 2, 1], [rows, keys, 40, 64], (Some(added), false));
+    c.check_candidates(&emulator, &names);
+}
+
 #[test]
 fn lengths_that_a_call_tells() {
     let Some(emulator) = emulator() else { return };

@@ -16,6 +16,7 @@ mod index_operators;
 mod indices;
 mod misuse;
 mod ordered;
+mod points;
 mod present;
 mod programs;
 mod reductions;

@@ -217,6 +217,9 @@ impl fmt::Display for Attention {
         if let Some(sums) = &self.sums {
             writeln!(f, "  sums {sums}")?;
         }
+        if let Some(blocks) = &self.blocks {
+            writeln!(f, "  blocks {blocks}")?;
+        }
         epilogue(&self.epilogue, f)
     }
 }

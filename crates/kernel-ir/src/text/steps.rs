@@ -128,7 +128,8 @@ fn attention(c: &mut Cursor<'_>) -> Result<Attention> {
     let (q, k, v) = (titled(c, "q")?, titled(c, "k")?, titled(c, "v")?);
     let mask = if c.eat_word("mask") { Some(operand(c)?) } else { None };
     let sums = if c.eat_word("sums") { Some(operand(c)?) } else { None };
-    Ok(Attention { name, origins, q, k, v, mask, sums, causal, scale, acc, epilogue: epilogue(c)? })
+    let blocks = if c.eat_word("blocks") { Some(operand(c)?) } else { None };
+    Ok(Attention { name, origins, q, k, v, mask, sums, blocks, causal, scale, acc, epilogue: epilogue(c)? })
 }
 
 fn extern_call(c: &mut Cursor<'_>) -> Result<ExternCall> {

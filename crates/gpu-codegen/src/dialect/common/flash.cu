@@ -81,6 +81,26 @@ template <int STAGES> struct FlashBarriers {
     }
 };
 
+// The tiles in which a mask shows some score, in order: `shows(tile)`.
+template <class Shows> struct ShownTiles {
+    Shows shows;
+    int tiles, turn = -1, tile = -1;
+    MEMBER ShownTiles(Shows shows, int tiles) : shows(shows), tiles(tiles) {}
+    MEMBER int count() const {
+        int n = 0;
+        for (int tile = 0; tile < tiles; ++tile) n += shows(tile) ? 1 : 0;
+        return n;
+    }
+    // The tile of iteration `wanted`, which is never before the one that was asked for last. Without any, the last tile.
+    MEMBER int at(int wanted) {
+        for (; turn < wanted; ++turn) {
+            do ++tile;
+            while (tile < tiles - 1 && !shows(tile));
+        }
+        return tile;
+    }
+};
+
 // ---- forward: a block's ROWS queries over tiles of KEYS keys and their values
 template <class T, int ROWS, int KEYS, int DEPTH, int WIDTH, int STAGES_> struct FlashForward {
     typedef Panels<T, ROWS, DEPTH> Q;

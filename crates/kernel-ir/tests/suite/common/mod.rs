@@ -257,8 +257,20 @@ fn step(rng: &mut Rng, p: &Program) -> Step {
             let sums = |rng: &mut Rng, buf: BufId| Operand { buf, ..operand(rng, p, 3) };
             let same = writable(p).into_iter().find(|b| p.buffers[*b].dtype == acc);
             let sums = same.filter(|_| rng.flip()).map(|buf| sums(rng, buf));
-            let attention =
-                Attention { name: kernel, origins, q, k, v, mask, sums, causal, scale, acc, epilogue };
+            let attention = Attention {
+                name: kernel,
+                origins,
+                q,
+                k,
+                v,
+                mask,
+                sums,
+                blocks: None,
+                causal,
+                scale,
+                acc,
+                epilogue,
+            };
             Step::Attention(attention)
         }
         3 if rng.below(3) == 0 => {
