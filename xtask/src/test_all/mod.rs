@@ -26,13 +26,14 @@ const GPU_KERNELS: &str = "GPU kernels";
 /// The larger corpus, which is optional.
 const CORPUS: &str = "../shared/corpus";
 /// The packages that are not published.
-const UNPUBLISHED: [&str; 9] = [
+const UNPUBLISHED: [&str; 10] = [
     "broken",
     "ferroflux-cpu",
     "ferroflux-cuda",
     "ferroflux-rocm",
     "gpu-emulator",
     "hip-standin",
+    "models",
     "sentence-embeddings",
     "testing",
     "xtask",

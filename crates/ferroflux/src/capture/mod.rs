@@ -19,6 +19,10 @@
 //!
 //! Not here: recording ([`dynamo`]), and the comparison of tensors with types and guards ([`crate::check`]).
 
+#[cfg(doctest)]
+#[doc = include_str!("../../../../docs/capture.md")]
+struct Page;
+
 mod code;
 mod entry;
 mod explain;
@@ -350,6 +354,15 @@ impl<A: Arguments, R: Results> CompiledFn<A, R> {
         }
         let over = reasons.len().saturating_sub(KEPT_REASONS);
         reasons.drain(..over);
+    }
+
+    /// Whether a compiled form may be used for these arguments.
+    ///
+    /// # Errors
+    /// An argument cannot be computed.
+    pub fn is_compiled_for(&self, args: &A) -> Result<bool, Error> {
+        let call = self.call_args(args)?;
+        Ok(self.lookup(&call, &mut |_| {}).is_some())
     }
 
     /// How often the function was captured.

@@ -411,3 +411,33 @@ fn explain_names_breaks_guards_and_operators() {
     assert!(explained.guards[0].contains("broadcast"), "{explained}");
     assert_eq!((f.captures(), whole.captures()), (0, 0), "nothing is kept");
 }
+
+/// The cost is printed, not asserted: machines differ.
+#[test]
+fn guards_of_sixteen_tensors_cost_little() {
+    let f = compile(|list: Vec<Tensor>| {
+        list.into_iter().reduce(|a, b| a + b).unwrap_or_else(|| Tensor::zeros(&[1]))
+    });
+    let f = f.dynamic(true).build().unwrap();
+    let list: Vec<Tensor> = (0..16).map(|_| Tensor::rand(&[3, 4])).collect();
+    f.call(list.clone()).unwrap();
+    let rounds = 20_000;
+    let start = std::time::Instant::now();
+    for _ in 0..rounds {
+        assert!(f.is_compiled_for(std::hint::black_box(&list)).unwrap());
+    }
+    println!("guards of 16 tensors: {:.0} ns", start.elapsed().as_nanos() as f64 / f64::from(rounds));
+    let one = compile(|x: Tensor| x + 1.0).build().unwrap();
+    let x = Tensor::zeros(&[4]);
+    one.call(x.clone()).unwrap();
+    let start = std::time::Instant::now();
+    for _ in 0..rounds {
+        one.call(std::hint::black_box(x.clone())).unwrap();
+    }
+    println!("a whole call of one tensor: {:.0} ns", start.elapsed().as_nanos() as f64 / f64::from(rounds));
+    let start = std::time::Instant::now();
+    for _ in 0..rounds {
+        (std::hint::black_box(&x) * 2.0 + 1.0).compute().unwrap();
+    }
+    println!("two recorded operators: {:.0} ns", start.elapsed().as_nanos() as f64 / f64::from(rounds));
+}
