@@ -36,15 +36,28 @@ impl Cell {
         }
     }
 
-    /// Gives it a new value; where a function is captured, a variable from outside gets it when the function has run.
-    pub fn set(self: &Arc<Cell>, value: Option<Value>) {
+    /// Gives it a new value; where a function is captured, a variable from outside gets it when the function has run. Gives the
+    /// value back where the capture had to end: the variable may stand for a caller's since.
+    #[must_use = "the value is not set where it is given back"]
+    pub fn try_set(self: &Arc<Cell>, value: Option<Value>) -> Option<Option<Value>> {
         match frame::with(|frame| frame.write(self, value.clone())) {
-            Some(Ok(true)) => {}
+            Some(Ok(true)) => None,
             Some(Err(frame::Shared)) => {
+                // Where the capture must not end, its error is what the function's caller gets.
                 let _ = frame::interrupt(shared);
-                self.replace(value);
+                Some(value).filter(|_| !frame::is_active())
             }
-            Some(Ok(false)) | None => self.replace(value),
+            Some(Ok(false)) | None => {
+                self.replace(value);
+                None
+            }
+        }
+    }
+
+    /// As [`try_set`](Cell::try_set), for a variable that is no argument of a captured function.
+    pub fn set(self: &Arc<Cell>, value: Option<Value>) {
+        if let Some(value) = self.try_set(value) {
+            self.replace(value);
         }
     }
 

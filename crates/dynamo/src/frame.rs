@@ -27,6 +27,9 @@ thread_local! {
     static OBSERVED: RefCell<Option<Vec<Break>>> = const { RefCell::new(None) };
 }
 
+/// Gives a caller's variable a new value.
+pub type Assign = Arc<dyn Fn(Value) + Send + Sync>;
+
 /// An argument of a captured function.
 pub struct Argument {
     /// The variable that the function is given. It is another one than the caller's, so that a tensor that is both an argument
@@ -38,6 +41,8 @@ pub struct Argument {
     pub root: Arc<Cell>,
     /// Where its gradient is accumulated.
     pub slot: Option<Arc<Cell>>,
+    /// How the caller's variable gets a new value where that is more than replacing it: a view is written through.
+    pub assign: Option<Assign>,
     /// The range of each dimension that is to be symbolic.
     pub dims: Vec<Option<DimRange>>,
     /// Whether it becomes an input of the graph only if the function reads it (its gradient).
@@ -112,6 +117,7 @@ pub enum Outcome {
 struct Held {
     cell: Arc<Cell>,
     root: *const Cell,
+    assign: Option<Assign>,
     place: Place,
     /// Number of the input; none where it was empty.
     source: Option<usize>,
@@ -122,6 +128,10 @@ struct Held {
 }
 
 impl Held {
+    fn new(cell: Arc<Cell>, root: *const Cell, place: Place, order: usize) -> Held {
+        Held { cell, root, assign: None, place, source: None, value: None, written: false, writes: 0, order }
+    }
+
     fn is_argument(&self) -> bool {
         matches!(self.place, Place::Argument(_))
     }
@@ -221,7 +231,12 @@ pub fn interrupt(reason: impl Fn() -> String) -> Result<(), CaptureError> {
         written.sort_by_key(|h| h.order);
         stand_for_callers(&frame.arguments);
         // The capture is over: the variables themselves change.
-        written.into_iter().for_each(|held| held.cell.replace(held.value));
+        for held in written {
+            match (held.assign, held.value) {
+                (Some(assign), Some(value)) => assign(value),
+                (_, value) => held.cell.replace(value),
+            }
+        }
     }
     Ok(())
 }
@@ -298,9 +313,8 @@ impl Frame {
         for (n, argument) in arguments.iter().enumerate() {
             frame.arguments.push((Arc::clone(&argument.cell), Arc::clone(&argument.target)));
             let (cell, root) = (Arc::clone(&argument.target), Arc::as_ptr(&argument.root));
-            let (place, order) = (Place::Argument(n), n);
-            let held =
-                Held { cell, root, place, source: None, value: None, written: false, writes: 0, order };
+            let place = Place::Argument(n);
+            let held = Held { assign: argument.assign.clone(), ..Held::new(cell, root, place, n) };
             frame.held.insert(Arc::as_ptr(&argument.cell), held);
             if !argument.on_demand {
                 let slot = argument.slot.clone();
@@ -399,16 +413,7 @@ impl Frame {
             }
             let (place, order) = (Place::Cell(Arc::clone(cell)), self.held.len());
             let cell = Arc::clone(cell);
-            let held = Held {
-                cell,
-                root: address,
-                place,
-                source: None,
-                value: None,
-                written: false,
-                writes: 0,
-                order,
-            };
+            let held = Held::new(cell, address, place, order);
             self.held.insert(address, held);
             return Ok(self.lift(address, None, &[]));
         }

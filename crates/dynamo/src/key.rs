@@ -31,6 +31,12 @@ impl Key {
         meta.sizes.iter().for_each(|s| self.number(*s as u64));
     }
 
+    /// The dtype and the number of dimensions.
+    pub(crate) fn class(&mut self, meta: &Meta) {
+        self.number(meta.dtype as u64);
+        self.number(meta.sizes.len() as u64);
+    }
+
     pub(crate) fn op(&mut self, op: &'static Op) {
         self.number(std::ptr::from_ref(op).addr() as u64);
     }

@@ -57,6 +57,18 @@ impl Piece {
         PieceKey(self.key.clone())
     }
 
+    /// The key of its compiled form for any sizes of what it reads.
+    pub fn class(&self) -> PieceKey {
+        let mut key = self.walk.class();
+        self.stored.iter().for_each(|n| key.number(*n as u64));
+        PieceKey(key)
+    }
+
+    /// The sizes of what it reads.
+    pub fn sizes(&self) -> impl Iterator<Item = &[i64]> {
+        self.walk.leaves.iter().map(|leaf| &leaf.meta().sizes[..])
+    }
+
     /// The number of its calls.
     pub fn calls(&self) -> usize {
         self.walk.calls.len()
@@ -67,12 +79,13 @@ impl Piece {
         self.walk.leaves.iter().filter_map(|v| v.data().cloned()).collect()
     }
 
-    /// It as a graph of prims.
+    /// It as a graph of prims, in which the dimensions of inputs for which `symbolic` holds (number of the input, dimension)
+    /// are symbols.
     ///
     /// # Errors
     /// An operator refuses a call.
-    pub fn graph(&self) -> Result<Graph, OpError> {
-        let mut made = self.walk.graph("eager")?;
+    pub fn graph(&self, symbolic: &dyn Fn(usize, usize) -> bool) -> Result<Graph, OpError> {
+        let mut made = self.walk.graph("eager", symbolic)?;
         let outs = self.stored.iter().flat_map(|n| made.results[*n].iter());
         let output = |v: &fx_ir::ValueId| Output { kind: OutputKind::User, arg: Arg::Value(*v) };
         made.graph.outputs = outs.map(output).collect();

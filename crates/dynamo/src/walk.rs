@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use fx_ir::{Arg, Graph, InputKind, ValueId, ValueType};
+use fx_ir::{Arg, Graph, InputKind, Symbol, ValueId, ValueType};
+use ir_core::{SymExpr, TensorMeta};
 use prims::OpError;
 use rustc_hash::FxHashMap;
 
@@ -100,8 +101,19 @@ impl Walk {
     /// The calls and the types of the leaves, for finding the same computation again.
     pub(crate) fn key(&self) -> Key {
         let mut key = Key::default();
-        key.number(self.leaves.len() as u64);
         self.leaves.iter().for_each(|leaf| key.meta(leaf.meta()));
+        self.structure(key)
+    }
+
+    /// As [`key`](Walk::key), of leaves of any sizes.
+    pub(crate) fn class(&self) -> Key {
+        let mut key = Key::default();
+        self.leaves.iter().for_each(|leaf| key.class(leaf.meta()));
+        self.structure(key)
+    }
+
+    fn structure(&self, mut key: Key) -> Key {
+        key.number(self.leaves.len() as u64);
         for call in &self.calls {
             key.kind(&call.kind);
             if let Kind::Operator { key: Some(own), .. } = &call.kind {
@@ -132,22 +144,33 @@ impl Walk {
         self.place.get(&Arc::as_ptr(&(self.same)(value).call)).copied()
     }
 
-    /// The calls as a graph of prims whose placeholders are the leaves; also the results of every call.
+    /// The calls as a graph of prims whose placeholders are the leaves; also the results of every call. Dimensions of leaves
+    /// for which `symbolic` holds (number of the leaf, dimension) are symbols.
     ///
     /// # Errors
     /// An operator refuses a call, which recording would have found.
-    pub(crate) fn graph(&self, name: &str) -> Result<Made, OpError> {
+    pub(crate) fn graph(&self, name: &str, symbolic: &dyn Fn(usize, usize) -> bool) -> Result<Made, OpError> {
         let mut graph = Graph::new(name);
-        let leaves: Vec<ValueId> = self
-            .leaves
-            .iter()
-            .enumerate()
-            .map(|(n, leaf)| {
-                let name = format!("x{n}");
-                let ty = ValueType::Tensor(leaf.meta().to_meta());
-                graph.placeholder(InputKind::User, name.clone(), &name, ty)
-            })
-            .collect();
+        let mut leaves: Vec<ValueId> = Vec::with_capacity(self.leaves.len());
+        for (n, leaf) in self.leaves.iter().enumerate() {
+            let name = format!("x{n}");
+            let size = |(d, &size): (usize, &i64)| {
+                if !symbolic(n, d) {
+                    return SymExpr::from_i64(size);
+                }
+                let symbol = Symbol {
+                    name: format!("{name}.size({d})"),
+                    min: 0,
+                    max: None,
+                    hint: Some(size),
+                    unbacked: false,
+                };
+                SymExpr::sym(graph.add_symbol(symbol))
+            };
+            let sizes: Vec<SymExpr> = leaf.meta().sizes.iter().enumerate().map(size).collect();
+            let ty = ValueType::Tensor(TensorMeta::contiguous(leaf.meta().dtype, sizes));
+            leaves.push(graph.placeholder(InputKind::User, name.clone(), &name, ty));
+        }
         let mut results: Vec<Outs> = Vec::with_capacity(self.calls.len());
         for (n, call) in self.calls.iter().enumerate() {
             let id = |v: &Value, results: &[Outs]| self.id(v, &leaves, results);

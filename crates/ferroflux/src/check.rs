@@ -68,6 +68,18 @@ impl CallTensor for Tensor {
     }
 }
 
+impl CallTensor for &Tensor {
+    fn dtype(&self) -> DType {
+        Tensor::dtype(self)
+    }
+    fn sizes(&self) -> &[usize] {
+        Tensor::sizes(self)
+    }
+    fn integer(&self) -> Option<i64> {
+        self.item().map(|n| n.as_i64())
+    }
+}
+
 impl CallTensor for Value {
     fn dtype(&self) -> DType {
         Value::dtype(self)

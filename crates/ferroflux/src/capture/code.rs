@@ -47,16 +47,11 @@ impl EntryCode {
         Ok(EntryCode::Callable { call: backend(graph, examples)?, signature: Box::new(signature) })
     }
 
-    /// The inputs without those that are constants.
-    pub(super) fn own_inputs(&self, inputs: Vec<HostTensor>) -> Vec<HostTensor> {
+    /// Whether an input of the function is a constant of the code.
+    pub(super) fn is_constant(&self, input: usize) -> bool {
         match self {
-            EntryCode::Compiled { constants, .. } if constants.contains(&true) => inputs
-                .into_iter()
-                .zip(constants)
-                .filter(|(_, constant)| !**constant)
-                .map(|(t, _)| t)
-                .collect(),
-            _ => inputs,
+            EntryCode::Compiled { constants, .. } => constants.get(input).is_some_and(|c| *c),
+            EntryCode::Callable { .. } => false,
         }
     }
 
@@ -64,7 +59,7 @@ impl EntryCode {
     ///
     /// # Errors
     /// Why they do not.
-    pub(super) fn fits(&self, inputs: &[HostTensor]) -> Result<(), Error> {
+    pub(super) fn fits(&self, inputs: &[&HostTensor]) -> Result<(), Error> {
         match self {
             EntryCode::Compiled { code, .. } => code.fits(inputs),
             EntryCode::Callable { signature, .. } => signature.check(inputs),

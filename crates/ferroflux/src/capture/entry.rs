@@ -8,6 +8,7 @@ use dynamo::frame::{Break, Capture, Place, Returned, Source};
 use dynamo::{Cell, Condition, GradMode, Lru, Recomputed, Value};
 use fx_ir::{Graph, InputKind, NodeKind};
 use ir_core::DType;
+use smallvec::SmallVec;
 use tensor::Tensor as HostTensor;
 
 use super::code::EntryCode;
@@ -20,6 +21,18 @@ pub(super) struct CallArgs {
     pub(super) tensors: Vec<Tensor>,
     pub(super) values: Vec<Value>,
     pub(super) constants: Vec<Constant>,
+}
+
+impl CallArgs {
+    /// Whether two of the tensors share memory.
+    fn share_memory(&self) -> bool {
+        let roots = self.tensors.iter().filter_map(|t| t.root_cell().ok()).map(Arc::as_ptr);
+        let mut roots: Vec<*const Cell> = roots.collect();
+        let before = roots.len();
+        roots.sort_unstable();
+        roots.dedup();
+        roots.len() < before
+    }
 }
 
 /// A compiled form.
@@ -36,14 +49,30 @@ pub(super) struct Entry {
 pub(super) enum EntryKind {
     /// The whole function as one graph.
     Whole(Box<Whole>),
-    /// The function reads values: it runs, and its pieces are compiled. For tensors of these dtypes and ranks.
-    Broken(Break, Vec<(DType, usize)>),
+    /// The function reads values: it runs, and its pieces are compiled. For tensors of these dtypes and ranks, two of which share
+    /// memory or not.
+    Broken(Break, Vec<(DType, usize)>, bool),
+}
+
+/// What an input of the code is.
+enum Input {
+    Variable(Place),
+    Constant(Value),
+}
+
+impl Input {
+    fn of(source: Source) -> Input {
+        match source {
+            Source::Variable(place) => Input::Variable(place),
+            Source::Constant(tensor) => Input::Constant(Value::of(tensor)),
+        }
+    }
 }
 
 pub(super) struct Whole {
     code: EntryCode,
     pub(super) graph: Graph,
-    sources: Vec<Source>,
+    inputs: Vec<Input>,
     tracked: Vec<bool>,
     returned: Vec<Returned>,
     /// For results that are captured tensors themselves: these.
@@ -67,7 +96,7 @@ impl Entry {
             grad: dynamo::grad_enabled(),
             conditions: Vec::new(),
             absent: Vec::new(),
-            kind: EntryKind::Broken(at, types),
+            kind: EntryKind::Broken(at, types, args.share_memory()),
             used: AtomicU64::new(0),
         }
     }
@@ -105,7 +134,7 @@ impl Entry {
         let whole = Whole {
             code: compile(graph.clone(), &constants)?,
             graph,
-            sources,
+            inputs: sources.into_iter().map(Input::of).collect(),
             tracked,
             returned,
             outside,
@@ -125,7 +154,7 @@ impl Entry {
     }
 
     /// The inputs of the code, if the entry may be used for a call; the guard that failed otherwise.
-    pub(super) fn check(&self, args: &CallArgs) -> Result<Vec<HostTensor>, String> {
+    pub(super) fn check(&self, args: &CallArgs) -> Result<Vec<Value>, String> {
         if self.constants != args.constants {
             let pairs = self.constants.iter().zip(&args.constants).find(|(a, b)| a != b);
             return Err(pairs.map_or_else(
@@ -144,7 +173,10 @@ impl Entry {
         }
         match &self.kind {
             EntryKind::Whole(whole) => whole.check(args),
-            EntryKind::Broken(_, types) => {
+            EntryKind::Broken(_, _, share) if *share != args.share_memory() => {
+                Err(format!("whether two arguments share memory was {share}, it is {}", !share))
+            }
+            EntryKind::Broken(_, types, _) => {
                 let same = |((dtype, rank), v): (&(DType, usize), &Value)| {
                     v.meta().dtype == *dtype && v.meta().sizes.len() == *rank
                 };
@@ -214,16 +246,19 @@ fn host(value: &Value) -> Result<HostTensor, Error> {
 }
 
 impl Whole {
-    fn check(&self, args: &CallArgs) -> Result<Vec<HostTensor>, String> {
+    fn check(&self, args: &CallArgs) -> Result<Vec<Value>, String> {
         if let Some((cell, _)) = self.frozen.iter().find(|(cell, version)| cell.version() != *version) {
             let what = cell.peek(|v| v.map(|v| format!("{:?}", v.meta())));
             return Err(format!("a frozen tensor was written: {}", what.unwrap_or_default()));
         }
-        let mut inputs = Vec::with_capacity(self.sources.len());
-        for (source, tracked) in self.sources.iter().zip(&self.tracked) {
-            match source {
-                Source::Constant(tensor) => inputs.push(tensor.clone()),
-                Source::Variable(place) => {
+        let mut inputs = Vec::with_capacity(self.inputs.len());
+        for (n, (source, tracked)) in self.inputs.iter().zip(&self.tracked).enumerate() {
+            if self.code.is_constant(n) {
+                continue;
+            }
+            inputs.push(match source {
+                Input::Constant(value) => value.clone(),
+                Input::Variable(place) => {
                     let value =
                         value_at(place, args).ok_or("a variable has no value that had one (a gradient)")?;
                     if value.is_tracked() != *tracked {
@@ -232,16 +267,18 @@ impl Whole {
                             !tracked
                         ));
                     }
-                    inputs.push(host(&value).map_err(|e| e.to_string())?);
+                    value
                 }
-            }
+            });
         }
         if !self.writes.is_empty() {
             self.shares_nothing(args)?;
         }
-        let own = self.code.own_inputs(inputs);
-        self.code.fits(&own).map_err(|e| e.to_string())?;
-        Ok(own)
+        force(&inputs).map_err(|e| e.to_string())?;
+        let tensors: SmallVec<[&HostTensor; 16]> = inputs.iter().filter_map(Value::data).collect();
+        let fits = self.code.fits(&tensors);
+        drop(tensors);
+        fits.map(|()| inputs).map_err(|e| e.to_string())
     }
 
     /// Whether it writes tensors from outside.
@@ -256,9 +293,9 @@ impl Whole {
             Place::Argument(n) => root(*n),
             Place::Cell(cell) => Some(Arc::as_ptr(cell)),
         };
-        let all = self.sources.iter().filter_map(|source| match source {
-            Source::Variable(of) => place(of),
-            Source::Constant(_) => None,
+        let all = self.inputs.iter().filter_map(|input| match input {
+            Input::Variable(of) => place(of),
+            Input::Constant(_) => None,
         });
         let all: Vec<*const Cell> = all.collect();
         for (written, _) in &self.writes {
@@ -271,9 +308,10 @@ impl Whole {
     }
 
     /// Runs the code, gives variables from outside their new values, and gives the results.
-    pub(super) fn run(&self, args: &CallArgs, inputs: &[HostTensor]) -> Result<Vec<Tensor>, Error> {
-        let (results, seed) = self.code.run(inputs)?;
-        let history = self.history(args, inputs, &results, seed)?;
+    pub(super) fn run(&self, args: &CallArgs, inputs: &[Value]) -> Result<Vec<Tensor>, Error> {
+        let tensors: Vec<HostTensor> = inputs.iter().filter_map(|v| v.data().cloned()).collect();
+        let (results, seed) = self.code.run(&tensors)?;
+        let history = self.history(&tensors, inputs, &results, seed)?;
         {
             let _mode = GradMode::set(false);
             for (place, number) in &self.writes {
@@ -286,8 +324,8 @@ impl Whole {
                 Some(values) => values.get(k).cloned().map(Tensor::new),
                 None => results.get(k).cloned().map(|t| Tensor::new(Value::of(t))),
             },
-            Returned::Source(k) => match self.sources.get(k) {
-                Some(Source::Variable(Place::Argument(a))) => args.tensors.get(*a).cloned(),
+            Returned::Source(k) => match self.inputs.get(k) {
+                Some(Input::Variable(Place::Argument(a))) => args.tensors.get(*a).cloned(),
                 _ => self.outside.get(n).cloned().flatten(),
             },
         };
@@ -298,8 +336,8 @@ impl Whole {
     /// The results as values through which gradients flow, where an input requires one.
     fn history(
         &self,
-        args: &CallArgs,
-        inputs: &[HostTensor],
+        tensors: &[HostTensor],
+        inputs: &[Value],
         results: &[HostTensor],
         seed: u64,
     ) -> Result<Option<Vec<Value>>, Error> {
@@ -307,25 +345,18 @@ impl Whole {
         if !grad || !self.returned.iter().any(|r| matches!(r, Returned::Result(_))) {
             return Ok(None);
         }
-        let sizes: Vec<usize> = inputs.iter().flat_map(|t| t.sizes().iter().copied()).collect();
+        let sizes: Vec<usize> = tensors.iter().flat_map(|t| t.sizes().iter().copied()).collect();
         let mut cache = self.recomputed.lock().unwrap_or_else(PoisonError::into_inner);
         let graph = match cache.get(&sizes) {
             Some(graph) => graph,
             None => {
-                let made = Arc::new(Recomputed::new(&self.graph, inputs).ok_or_else(gone)?);
+                let made = Arc::new(Recomputed::new(&self.graph, tensors).ok_or_else(gone)?);
                 cache.insert(sizes, Arc::clone(&made));
                 made
             }
         };
         drop(cache);
-        let mut operands = Vec::with_capacity(self.sources.len());
-        for source in &self.sources {
-            operands.push(match source {
-                Source::Constant(tensor) => Value::of(tensor.clone()),
-                Source::Variable(place) => value_at(place, args).ok_or_else(gone)?,
-            });
-        }
-        Ok(Some(graph.record(operands, seed, results.to_vec())?))
+        Ok(Some(graph.record(inputs.to_vec(), seed, results.to_vec())?))
     }
 }
 

@@ -32,7 +32,7 @@ mod tree;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use dynamo::frame::{self, Argument, Outcome};
+use dynamo::frame::{self, Argument, Assign, Outcome};
 use dynamo::{Cell, DimRange, Seen, Value};
 use ir_core::Relation;
 
@@ -42,7 +42,7 @@ pub use options::{Compile, compile};
 pub use tree::{Arguments, Constant, Leaf, Results, Spec};
 
 use crate::Error;
-use crate::eager::{Tensor, force};
+use crate::eager::{Tensor, force, mutate};
 use code::EntryCode;
 use entry::{CallArgs, Entry, EntryKind};
 use options::Settings;
@@ -136,13 +136,12 @@ impl<A: Arguments, R: Results> CompiledFn<A, R> {
     }
 
     /// The entry for a call, the one used last first; the guards that failed otherwise.
-    fn lookup(
-        &self,
-        call: &CallArgs,
-        failed: &mut dyn FnMut(String),
-    ) -> Option<(Arc<Entry>, Vec<tensor::Tensor>)> {
+    fn lookup(&self, call: &CallArgs, failed: &mut dyn FnMut(String)) -> Option<(Arc<Entry>, Vec<Value>)> {
         let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
-        for (n, entry) in entries.iter().enumerate() {
+        // What runs by itself is the last resort.
+        let whole = |e: &&Arc<Entry>| matches!(e.kind, EntryKind::Whole(_));
+        let (first, last) = (entries.iter().filter(whole), entries.iter().filter(|e| !whole(e)));
+        for (n, entry) in first.chain(last).enumerate() {
             match entry.check(call) {
                 Ok(inputs) => {
                     let entry = Arc::clone(entry);
@@ -169,12 +168,7 @@ impl<A: Arguments, R: Results> CompiledFn<A, R> {
 
     /// Runs an entry. Calls that write are one after another, so that none loses what another one writes: what such a call
     /// reads is read again when it is its turn.
-    fn run(
-        &self,
-        entry: &Entry,
-        call: &CallArgs,
-        inputs: Vec<tensor::Tensor>,
-    ) -> Result<Ran<R::Value>, Error> {
+    fn run(&self, entry: &Entry, call: &CallArgs, inputs: Vec<Value>) -> Result<Ran<R::Value>, Error> {
         let EntryKind::Whole(whole) = &entry.kind else { return Ok(Ran::ByItself) };
         let turn = whole.writes().then(|| self.writing.lock().unwrap_or_else(PoisonError::into_inner));
         let inputs = match turn.is_some() {
@@ -248,6 +242,7 @@ impl<A: Arguments, R: Results> CompiledFn<A, R> {
                 target: Arc::clone(caller.cell()?),
                 root: Arc::clone(caller.root_cell()?),
                 slot: Some(Arc::clone(own.own_grad_cell())),
+                assign: caller.is_view().then(|| written_through(caller)),
                 dims: self.dims(n, caller, &call.values[n]),
                 on_demand: false,
             });
@@ -255,7 +250,15 @@ impl<A: Arguments, R: Results> CompiledFn<A, R> {
         for (own, caller) in stand_ins.iter().zip(&call.tensors) {
             let target = Arc::clone(caller.grad_cell());
             let (cell, root) = (Arc::clone(own.own_grad_cell()), Arc::clone(&target));
-            arguments.push(Argument { cell, target, root, slot: None, dims: Vec::new(), on_demand: true });
+            arguments.push(Argument {
+                cell,
+                target,
+                root,
+                slot: None,
+                assign: None,
+                dims: Vec::new(),
+                on_demand: true,
+            });
         }
         let mut given = stand_ins.iter();
         let args = args.with_tensors(&mut |t| given.next().unwrap_or(t).clone());
@@ -394,11 +397,20 @@ impl<A: Arguments, R: Results> CompiledFn<A, R> {
     pub fn breaks(&self) -> Vec<BreakInfo> {
         let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
         let at = |e: &Arc<Entry>| match &e.kind {
-            EntryKind::Broken(at, _) => Some(BreakInfo::of(at)),
+            EntryKind::Broken(at, ..) => Some(BreakInfo::of(at)),
             EntryKind::Whole(_) => None,
         };
         entries.iter().filter_map(at).collect()
     }
+}
+
+/// How a view among the arguments gets a new value where a capture ends early.
+fn written_through(view: &Tensor) -> Assign {
+    let view = view.clone();
+    Arc::new(move |value: Value| {
+        // A view that cannot be written through was refused when the function wrote it.
+        let _ = dynamo::no_grad(|| mutate::assign(&view, value));
+    })
 }
 
 impl Settings {

@@ -23,7 +23,7 @@ mod create;
 mod gradients;
 mod index;
 mod methods;
-mod mutate;
+pub(crate) mod mutate;
 mod print;
 mod run;
 
@@ -40,6 +40,7 @@ pub use call::{Input, call, call_all};
 pub use create::{Init, cat, stack};
 pub use dynamo::{GradMode, grad_enabled, manual_seed, no_grad};
 pub use index::Index;
+pub use run::compiled_pieces;
 pub(crate) use run::force;
 
 /// A tensor. Cheap to clone: clones are the same tensor, so that an in-place operator on one is seen by all.
@@ -132,6 +133,11 @@ impl Tensor {
             Some(view) => view.base.root_cell(),
             None => self.cell(),
         }
+    }
+
+    /// Whether it is a view of another tensor.
+    pub(crate) fn is_view(&self) -> bool {
+        self.real().0.view.is_some()
     }
 
     /// Whether both are the same tensor.

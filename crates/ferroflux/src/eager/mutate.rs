@@ -64,11 +64,11 @@ fn one(target: &str, first: Operand, more: &[Operand], rest: &[Operand]) -> Resu
 /// # Errors
 /// Other sizes; a variable that requires a gradient, where gradients are recorded; a view that cannot be written through.
 #[track_caller]
-pub(super) fn assign(tensor: &Tensor, new: Value) -> Result<(), CaptureError> {
+pub(crate) fn assign(tensor: &Tensor, new: Value) -> Result<(), CaptureError> {
     let at = Location::caller();
     let invalid =
         |what: String| CaptureError::Call { at, source: OpError::Invalid { op: "in-place".into(), what } };
-    let tensor = tensor.real();
+    let (given, tensor) = (tensor, tensor.real());
     let old = tensor.value()?;
     if new.meta().sizes != old.meta().sizes {
         let (is, was) = (&new.meta().sizes, &old.meta().sizes);
@@ -96,8 +96,12 @@ pub(super) fn assign(tensor: &Tensor, new: Value) -> Result<(), CaptureError> {
         Some(slot) => Value::variable(new, slot.clone()),
         None => new,
     };
-    tensor.cell()?.set(Some(new));
-    Ok(())
+    match tensor.cell()?.try_set(Some(new)) {
+        // The capture has ended, and the tensor is the caller's now, which may be a view.
+        Some(Some(new)) if new.slot().is_some() => assign(given, new.detached()),
+        Some(Some(new)) => assign(given, new),
+        _ => Ok(()),
+    }
 }
 
 /// Why a view is not written back.

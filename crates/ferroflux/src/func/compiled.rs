@@ -3,7 +3,7 @@
 use fx_ir::{Graph, InputKind};
 use tensor::Tensor;
 
-use crate::check::Signature;
+use crate::check::{CallTensor, Signature};
 use crate::code::{Code, CompiledCode, Weights};
 use crate::inputs::{self, TensorInfo};
 use crate::seeds::Seeds;
@@ -52,7 +52,7 @@ impl CompiledFunc {
     ///
     /// # Errors
     /// Why it does not.
-    pub(crate) fn fits(&self, inputs: &[Tensor]) -> Result<(), Error> {
+    pub(crate) fn fits<T: CallTensor>(&self, inputs: &[T]) -> Result<(), Error> {
         self.signature.check(inputs)
     }
 

@@ -441,3 +441,104 @@ fn guards_of_sixteen_tensors_cost_little() {
     }
     println!("two recorded operators: {:.0} ns", start.elapsed().as_nanos() as f64 / f64::from(rounds));
 }
+
+/// Two worlds with equal state: one runs a function as it is, the other one compiled.
+mod worlds {
+    use super::*;
+    use ferroflux::nn::BatchNorm2d;
+
+    pub(super) struct World {
+        pub(super) norm: Arc<BatchNorm2d>,
+        pub(super) total: Tensor,
+        pub(super) weight: Tensor,
+        pub(super) scale: Setting<f64>,
+        pub(super) function: Box<dyn Fn(Tensor, Tensor, i64) -> Result<Tensor, ferroflux::Error>>,
+    }
+
+    impl World {
+        pub(super) fn new(compiled: bool, breaks: bool) -> World {
+            let norm = Arc::new(BatchNorm2d::new(2));
+            let (total, scale) = (Tensor::zeros(&[1]), Setting::new("scale", 1.0));
+            let weight = vector(&[0.5, -2.0]).with_grad();
+            let (n, t, w, s) = (norm.clone(), total.clone(), weight.clone(), scale.clone());
+            let f = move |(x, y, k): (Tensor, Tensor, i64)| -> Result<Tensor, ferroflux::Error> {
+                no_grad(|| x.add_(k).map(|_| ()))?;
+                let h = n.forward(&x.to(DType::F32).unsqueeze(2).expand(&[-1i64, -1, 2])).select(2, 1);
+                no_grad(|| t.add_(y.to(DType::F32).sum()).map(|_| ()))?;
+                if breaks && t.item()? > 3.0 {
+                    t.fill_(-2.0)?;
+                }
+                let out = (h * &w + &y.to(DType::F32)) * s.get() + &t;
+                Ok(if x.size(0) > 3 { out.tanh() } else { out })
+            };
+            let function: Box<dyn Fn(Tensor, Tensor, i64) -> Result<Tensor, ferroflux::Error>> = if compiled {
+                let f = compile(f).build().unwrap();
+                Box::new(move |x, y, k| f.call((x, y, k)))
+            } else {
+                Box::new(move |x, y, k| f((x, y, k)))
+            };
+            World { norm, total, weight, scale, function }
+        }
+    }
+}
+
+#[test]
+fn whatever_changes_between_calls_the_result_is_that_of_the_function() {
+    for breaks in [false, true] {
+        let pair = [worlds::World::new(false, breaks), worlds::World::new(true, breaks)];
+        let mut state = 7u64;
+        let mut random = |n: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % n
+        };
+        for round in 0..150 {
+            let (rows, dtype) = ([1, 2, 3, 4, 7][random(5)], [DType::F32, DType::F64][random(2)]);
+            let (alias, k, mode) = (random(4), random(2) as i64, random(3));
+            let (scale, write, grad) = (1.0 + random(2) as f64, random(5) == 0, random(4) > 0);
+            let seen: Vec<Vec<Vec<f32>>> = pair
+                .iter()
+                .map(|world| {
+                    world.norm.train(mode > 0);
+                    world.scale.set(scale);
+                    if write {
+                        no_grad(|| world.weight.mul_(-0.5).map(|_| ())).unwrap();
+                    }
+                    let data = |rows: usize| {
+                        (Tensor::arange(2 * rows).reshape(&[rows, 2]).to(dtype) * 0.3 + round as f64 * 0.01)
+                            .copied()
+                    };
+                    let (x, y) = match alias {
+                        0 => (data(rows), data(rows)),
+                        1 => {
+                            let x = data(rows);
+                            (x.clone(), x)
+                        }
+                        2 => {
+                            let base = data(rows + 1);
+                            (base.narrow(0, 0, rows), base.narrow(0, 1, rows))
+                        }
+                        _ => (data(rows), data(1)),
+                    };
+                    let run = || (world.function)(x.clone(), y.clone(), k).unwrap();
+                    let out = if grad { run() } else { no_grad(run) };
+                    world.weight.clear_grad();
+                    if grad {
+                        out.sum().backward().unwrap();
+                    }
+                    let gradient = world.weight.grad().map(|g| values(&g)).unwrap_or_default();
+                    let norm = &world.norm;
+                    let tensors = [&out, &x, &y, &world.total, &norm.running_mean, &norm.running_var];
+                    tensors.into_iter().map(values).chain([gradient]).collect()
+                })
+                .collect();
+            for (n, (a, b)) in seen[0].iter().zip(&seen[1]).enumerate() {
+                let same = a.len() == b.len()
+                    && a.iter().zip(b).all(|(x, y)| (x - y).abs() <= 2e-4 * (1.0 + x.abs()));
+                assert!(
+                    same,
+                    "round {round}, value {n}: {b:?}, not {a:?} (alias {alias}, rows {rows}, {dtype}, mode {mode})"
+                );
+            }
+        }
+    }
+}

@@ -192,3 +192,17 @@ fn it_prints_as_pytorch_does() {
     let cube = printed(&Tensor::arange(8).reshape(&[2, 2, 2]));
     assert_eq!(cube, "tensor([[[0, 1],\n         [2, 3]],\n\n        [[4, 5],\n         [6, 7]]])");
 }
+
+#[test]
+fn further_sizes_of_recorded_calls_compile_nothing() {
+    // A structure that no other test of this process has.
+    let of = |n: usize| {
+        (Tensor::from(ferroflux::Tensor::zeros(DType::F64, &[n, 3]).unwrap()).cosh() * 4.0)
+            .sum_dims(&[1], true)
+    };
+    for n in [2usize, 3, 4, 5, 90, 7, 1, 0] {
+        let y = of(n);
+        assert_eq!(y.to_host().unwrap().sizes(), [n, 1]);
+        assert!(y.to_vec::<f64>().unwrap().iter().all(|x| *x == 12.0));
+    }
+}
