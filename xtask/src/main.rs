@@ -11,6 +11,7 @@ mod header;
 mod hip_standin;
 mod kernels;
 mod ops;
+mod python;
 mod root;
 mod test_all;
 mod tidy;
@@ -61,6 +62,8 @@ enum Command {
     Ops(ops::Args),
     /// Writes the tutorial with what every stage prints.
     Tutorial(tutorial::Args),
+    /// Tests the Python package with an interpreter that has torch.
+    Python(python::Args),
     /// Runs everything that must pass.
     TestAll(test_all::Args),
     /// Measures this project next to PyTorch.
@@ -85,6 +88,7 @@ fn main() -> ExitCode {
         Command::Header(args) => header::run(&args),
         Command::Ops(args) => ops::run(&args),
         Command::Tutorial(args) => tutorial::run(&args),
+        Command::Python(args) => python::run(&args),
         Command::TestAll(args) => test_all::run(&args),
         Command::Compare(args) => compare::run(&args),
     };

@@ -18,3 +18,4 @@ pub mod micro;
 pub mod vir;
 
 pub use backend::CpuBackend;
+pub use exec::after_fork;

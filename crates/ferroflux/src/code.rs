@@ -146,26 +146,39 @@ impl Optimized {
 }
 
 impl Code {
-    /// Binds the constants of the result of [`executable`], or of a cached program.
+    /// The result of [`executable`], or a cached program, with its constants bound.
     pub(crate) fn bound(
         form: &Form,
-        mut code: LoadedExecutable,
+        code: LoadedExecutable,
         backend: &LoadedBackend,
         weight: Weights<'_>,
     ) -> Result<Code, Error> {
+        let mut code = Code::unbound(form, code, backend);
+        code.bind(&form.kernels.program, weight)?;
+        Ok(code)
+    }
+
+    /// As [`Code::bound`], before its constants are bound.
+    pub(crate) fn unbound(form: &Form, code: LoadedExecutable, backend: &LoadedBackend) -> Code {
         let Kernels { program: kernels, in_place } = &form.kernels;
+        let (seed_place, backend, in_place) = (seed_place(kernels), backend.clone(), in_place.clone());
+        let boundary = ComplexBoundary::known(form.complex.clone());
+        Code { code, backend, seed_place, boundary, in_place, real: true }
+    }
+
+    /// Binds the constants of its program, in place of those bound before.
+    ///
+    /// # Errors
+    /// Errors of the backend; nothing is bound then.
+    pub(crate) fn bind(&mut self, kernels: &kernel_ir::Program, weight: Weights<'_>) -> Result<(), Error> {
         let mut constants: Vec<(&str, Value)> = Vec::with_capacity(kernels.constants.len());
         for c in &kernels.constants {
             let Some(value) = weight(&c.name)? else { continue };
-            constants.push((&c.name, bound_form(value, &kernels.buffers[c.buf], backend)?));
+            constants.push((&c.name, bound_form(value, &kernels.buffers[c.buf], &self.backend)?));
         }
-        {
-            let _span = info_span!("bind constants", count = constants.len()).entered();
-            code.bind_values(&constants.iter().map(|(name, v)| (*name, v)).collect::<Vec<_>>())?;
-        }
-        let (seed_place, backend, in_place) = (seed_place(kernels), backend.clone(), in_place.clone());
-        let boundary = ComplexBoundary::known(form.complex.clone());
-        Ok(Code { code, backend, seed_place, boundary, in_place, real: true })
+        let _span = info_span!("bind constants", count = constants.len()).entered();
+        self.code.bind_values(&constants.iter().map(|(name, v)| (*name, v)).collect::<Vec<_>>())?;
+        Ok(())
     }
 
     /// Compiles a graph after stage `joint` for the backend of `options`. Parameters and buffers to which no output of the
@@ -223,6 +236,12 @@ impl Code {
         Ok(if self.boundary.is_complex(n) { tensor.view_as_complex()? } else { tensor })
     }
 
+    /// Output in host memory, in the form that the code computes: complex ones are real.
+    pub(crate) fn host_form(&self, value: Value) -> Result<Tensor, Error> {
+        let tensor = self.code.to_host(value)?;
+        self.form(&tensor)
+    }
+
     /// Converts a tensor to the form that the code takes: complex ones to real ones, if it supports only real numbers.
     pub(crate) fn form(&self, tensor: &Tensor) -> Result<Tensor, Error> {
         Ok(if self.real { tensor.view_as_real()? } else { tensor.clone() })
@@ -272,7 +291,40 @@ impl Code {
         Code { code, backend, seed_place, boundary, in_place, real }
     }
 
+    /// As [`Code::run_args`], on a stream of the backend's driver; the default one where it is null.
+    ///
+    /// # Safety
+    /// The stream is null or a live one of the backend's driver; memory of inputs and outputs stays until its work is done.
+    pub(crate) unsafe fn run_on(
+        &self,
+        inputs: &mut [Arg<'_>],
+        seed: u64,
+        stream: *mut std::ffi::c_void,
+    ) -> Result<Vec<Option<Value>>, Error> {
+        // SAFETY: by the caller's promise.
+        self.run_with(inputs, seed, &mut |code, all| unsafe { code.execute_args_on(all, stream) })
+    }
+
+    /// Whether its calls need a seed.
+    pub(crate) fn draws(&self) -> bool {
+        self.seed_place.is_some()
+    }
+
+    /// The backend that runs it.
+    pub(crate) fn backend(&self) -> &LoadedBackend {
+        &self.backend
+    }
+
     fn run_all(&self, inputs: &mut [Arg<'_>], seed: u64) -> Result<Vec<Option<Value>>, Error> {
+        self.run_with(inputs, seed, &mut |code, all| code.execute_args(all))
+    }
+
+    fn run_with(
+        &self,
+        inputs: &mut [Arg<'_>],
+        seed: u64,
+        execute: &mut dyn FnMut(&LoadedExecutable, &mut [Arg<'_>]) -> Result<Vec<Value>, HostError>,
+    ) -> Result<Vec<Option<Value>>, Error> {
         let mut reads: Vec<Option<Value>> = Vec::with_capacity(inputs.len() + 1);
         for input in inputs.iter_mut() {
             reads.push(match input {
@@ -301,7 +353,7 @@ impl Code {
         if let Some((place, seed)) = &seed {
             all.insert((*place).min(all.len()), Arg::Read(seed));
         }
-        let outputs = self.code.execute_args(&mut all)?;
+        let outputs = execute(&self.code, &mut all)?;
         let (given, wanted) = (outputs.len(), self.in_place.iter().filter(|stays| !**stays).count());
         if given != wanted {
             return Err(Error::Internal(format!(

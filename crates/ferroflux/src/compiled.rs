@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fx_ir::{Graph, InputKind, OutputKind};
 use ir_core::Guard;
-use plugin_host::{Arg, LoadedBackend, Value};
+use plugin_host::{Arg, LoadedBackend, LoadedExecutable, Value};
 use serde::{Deserialize, Serialize};
 use tensor::Tensor;
 
@@ -80,18 +80,7 @@ impl Compiled {
             return Compiled::with_graph_plugin(program, backend, options);
         }
         let lookup = Lookup::new(Stage::Captured, program.graph(), program.name(), backend, options);
-        let (form, code, from_cache) = get_or_compile(lookup.as_ref(), || {
-            let cx = Cx::inference()?;
-            let functional = program.through(StageId::Functional, &cx)?;
-            let caller = Caller::Model(Wiring::of(&functional));
-            let wanted = KernelOptions { in_place: true, ..KernelOptions::of_model(&functional) };
-            let complex = ComplexBoundary::of(&functional).all().to_vec();
-            let graph = pipeline::run(functional, StageId::Autocast..=StageId::Optimized, &cx)?;
-            let optimized = Optimized { graph, complex };
-            let (kernels, executable) =
-                optimized.compile(backend, options, &wanted, (lookup.as_ref(), &cx))?;
-            Ok((Form { kernels, complex: optimized.complex, caller }, executable))
-        })?;
+        let (form, code, from_cache) = compiled_form(program, backend, options, (lookup.as_ref(), false))?;
         let maker = Maker::of(backend, options);
         let weight = |name: &str| program.weight_value(name, maker.as_ref());
         let code = Code::bound(&form, code, backend, &weight)?;
@@ -345,9 +334,34 @@ impl Compiled {
     }
 }
 
+/// The compiled form of a captured graph, from the cache or else made now. `inputs_in_place` says whether the caller lends
+/// inputs for writing.
+///
+/// # Errors
+/// Errors of the stages, and refusals of the backend.
+pub(crate) fn compiled_form(
+    program: &Program,
+    backend: &LoadedBackend,
+    options: &Options,
+    (lookup, inputs_in_place): (Option<&Lookup<'_>>, bool),
+) -> Result<(Form, LoadedExecutable, bool), Error> {
+    get_or_compile(lookup, || {
+        let cx = Cx::inference()?;
+        let functional = program.through(StageId::Functional, &cx)?;
+        let caller = Caller::Model(Wiring::of(&functional));
+        let wanted =
+            KernelOptions { in_place: true, inputs_in_place, ..KernelOptions::of_model(&functional) };
+        let complex = ComplexBoundary::of(&functional).all().to_vec();
+        let graph = pipeline::run(functional, StageId::Autocast..=StageId::Optimized, &cx)?;
+        let optimized = Optimized { graph, complex };
+        let (kernels, executable) = optimized.compile(backend, options, &wanted, (lookup, &cx))?;
+        Ok((Form { kernels, complex: optimized.complex, caller }, executable))
+    })
+}
+
 impl Wiring {
     /// The wiring of a functional graph.
-    fn of(functional: &Graph) -> Wiring {
+    pub(crate) fn of(functional: &Graph) -> Wiring {
         let inputs = functional
             .inputs()
             .filter(|(v, kind, _)| *kind == InputKind::User && functional.meta(*v).is_some());

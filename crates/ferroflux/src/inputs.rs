@@ -253,6 +253,19 @@ impl Arguments {
         })
     }
 
+    /// Checks tensors that are passed on as they are, on any device.
+    ///
+    /// # Errors
+    /// As for [`conform_with`](Self::conform_with).
+    pub(crate) fn check(&self, tensors: &[Value]) -> Result<(), Error> {
+        self.signature.check(tensors)
+    }
+
+    /// Whether some inputs are numbers.
+    pub(crate) fn has_numbers(&self) -> bool {
+        self.tensors.iter().any(|t| t.value.is_some())
+    }
+
     /// The error for a wrong number of inputs.
     pub(crate) fn count(&self, given: usize) -> Error {
         let name = |i: &InputInfo| match &i.kind {

@@ -16,6 +16,7 @@
 //! - [`Options`], [`Mode`]: the backend and its settings.
 //! - [`Compiled`]: the result; call it from any thread. [`Input`]: numbers and text as inputs of a call, in addition to
 //!   tensors.
+//! - [`foreign`]: graphs on the tensors of another framework, lent for a call.
 //! - [`cache`]: compiled programs on disk, for later processes.
 //! - [`train`], [`optim`]: gradients, and training steps compiled as one program.
 //! - [`prelude`]: what a program written in Rust uses: [`eager`] tensors with operators and gradients, [`nn`] modules, and
@@ -38,6 +39,7 @@ mod complex_boundary;
 pub mod eager;
 mod error;
 mod explain;
+pub mod foreign;
 pub mod func;
 pub mod graph_backend;
 mod graph_plugin;
@@ -58,11 +60,13 @@ pub use compiled::Compiled;
 pub use error::Error;
 pub use explain::{Explanation, KernelInfo, Unsupported};
 pub use fx_ir;
+pub use inductor::Problem;
 pub use inputs::{Input, InputInfo, InputKind, TensorInfo};
 pub use ir_core::{self, DType, Device};
 pub use kernel_ir;
 pub use options::{Mode, Options};
-pub use plugin_host::{BackendInfo, DeviceInfo, Value, nearest};
+pub use plugin_host::{BackendInfo, DeviceInfo, UnknownMode, Value, nearest};
+pub use prims::schema_of as prims_schema;
 pub use program::Program;
 pub use pt2::{Pt2Error, SafetensorsSource, Weight, WeightSource};
 pub use recipe::{Recipe, RecipeSource};

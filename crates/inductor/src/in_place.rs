@@ -17,13 +17,29 @@ use crate::schedule::Schedule;
 /// For each output of the graph the parameter or buffer that it is the new value of, where that can be written in place:
 /// it has the new value's dtype and sizes and is dense. For [`Options::written`](crate::Options).
 pub fn buffer_writes(graph: &Graph) -> Vec<Option<ValueId>> {
+    writes(graph, false)
+}
+
+/// As [`buffer_writes`], and inputs of the call of which an output is the new value: for callers that lend inputs for
+/// writing.
+pub fn input_writes(graph: &Graph) -> Vec<Option<ValueId>> {
+    writes(graph, true)
+}
+
+fn writes(graph: &Graph, of_inputs: bool) -> Vec<Option<ValueId>> {
     let mut taken: FxHashSet<ValueId> = FxHashSet::default();
     let one = |output: &fx_ir::Output| {
-        let (OutputKind::BufferMutation(wanted), Arg::Value(new)) = (&output.kind, &output.arg) else {
-            return None;
+        let Arg::Value(new) = &output.arg else { return None };
+        let (wanted, is_state) = match &output.kind {
+            OutputKind::BufferMutation(name) => (name, true),
+            OutputKind::InputMutation(name) if of_inputs => (name, false),
+            _ => return None,
         };
-        let stateful = |kind: InputKind| !matches!(kind, InputKind::User | InputKind::Seed);
-        let (old, _, _) = graph.inputs().find(|(_, kind, name)| stateful(*kind) && name == wanted)?;
+        let fits = |kind: InputKind| match is_state {
+            true => !matches!(kind, InputKind::User | InputKind::Seed),
+            false => kind == InputKind::User,
+        };
+        let (old, _, _) = graph.inputs().find(|(_, kind, name)| fits(*kind) && name == wanted)?;
         let (was, is) = (graph.meta(old)?, graph.meta(*new)?);
         (was.dtype == is.dtype && was.sizes == is.sizes && was.memory_order().is_some() && taken.insert(old))
             .then_some(old)

@@ -45,7 +45,7 @@ use rustc_hash::FxHashSet;
 pub use control::ControlCall;
 pub use defs::{Def, DefKind, Defs};
 pub use error::{InductorError, Problem};
-pub use in_place::buffer_writes;
+pub use in_place::{buffer_writes, input_writes};
 pub use schedule::Group;
 pub use text::loops_text;
 
@@ -57,7 +57,7 @@ pub struct Options {
     pub output_strides: Vec<Option<Shape>>,
     /// For each output of the graph the placeholder in whose memory the call leaves it, in the input's strides: the program
     /// then declares that input written and has no such output. The placeholder has the output's dtype and sizes and is an
-    /// input of the call; [`buffer_writes`] gives those of parameters and buffers. Where no kernel may overwrite the old
+    /// input of the call; [`buffer_writes`] gives those of parameters and buffers, [`input_writes`] those of inputs too. Where no kernel may overwrite the old
     /// value, the new one is computed in a temporary and copied at the end of the call. Inputs that share memory with a
     /// written one are the caller's responsibility: they may be read before or after the write.
     pub written: Vec<Option<ValueId>>,

@@ -209,12 +209,39 @@ impl LoadedExecutable {
     /// # Errors
     /// As for [`execute`](Self::execute); an input that the program writes and that may not be written.
     pub fn execute_args(&self, inputs: &mut [Arg<'_>]) -> Result<Vec<Value>, HostError> {
-        let mut pairs = inputs.iter_mut().zip(&self.program_interface.written);
-        if let Some(n) = pairs.position(|(input, written)| *written && !input.is_writable()) {
-            let what = "is written by the program: give it by `Arg::Write`, as the one handle of its memory";
-            return Err(HostError::argument(self.backend(), format!("input {n} {what}")));
-        }
+        self.check_written(inputs)?;
         self.run(inputs, std::ptr::null_mut())
+    }
+
+    /// As [`execute_args`](Self::execute_args) on a stream of the device's driver that its owner made, null for the default
+    /// one. May return before the outputs are computed.
+    ///
+    /// # Safety
+    /// The stream is null or a live stream of the driver that the backend uses. The memory of inputs and outputs is neither
+    /// freed nor used by other streams before the stream's work is done.
+    ///
+    /// # Errors
+    /// As for [`execute_args`](Self::execute_args).
+    pub unsafe fn execute_args_on(
+        &self,
+        inputs: &mut [Arg<'_>],
+        stream: *mut c_void,
+    ) -> Result<Vec<Value>, HostError> {
+        self.check_written(inputs)?;
+        self.run(inputs, stream)
+    }
+
+    /// Fails where an input that the program writes may not be written.
+    fn check_written(&self, inputs: &mut [Arg<'_>]) -> Result<(), HostError> {
+        let mut pairs = inputs.iter_mut().zip(&self.program_interface.written);
+        match pairs.position(|(input, written)| *written && !input.is_writable()) {
+            None => Ok(()),
+            Some(n) => {
+                let what =
+                    "is written by the program: give it by `Arg::Write`, as the one handle of its memory";
+                Err(HostError::argument(self.backend(), format!("input {n} {what}")))
+            }
+        }
     }
 
     /// Fails where a call would write inputs.

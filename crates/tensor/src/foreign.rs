@@ -54,7 +54,42 @@ impl Tensor {
         strides: &[isize],
         release: impl FnOnce() + Send + Sync + 'static,
     ) -> Result<Tensor, TensorError> {
-        let release: Box<dyn FnOnce() + Send + Sync> = Box::new(release);
+        let reads = |start, bytes, release| {
+            // SAFETY: the caller vouches for every reachable element; the span from the lowest to the highest of them is
+            // one allocation, so the bytes between are readable too.
+            unsafe { Storage::foreign(start, bytes, release) }
+        };
+        Tensor::over_foreign(ptr, dtype, (sizes, strides), Box::new(release), reads)
+    }
+
+    /// As [`from_foreign`](Self::from_foreign), over memory that the one handle of it may write, such as an input that a
+    /// program updates in place.
+    ///
+    /// # Safety
+    /// As for `from_foreign`; every reachable element is valid for writes too, and nothing else reads or writes the memory
+    /// between the lowest and the highest of them while it is written through this tensor.
+    pub unsafe fn from_foreign_mut(
+        ptr: *mut u8,
+        dtype: DType,
+        sizes: &[usize],
+        strides: &[isize],
+        release: impl FnOnce() + Send + Sync + 'static,
+    ) -> Result<Tensor, TensorError> {
+        let writes = |start: *const u8, bytes, release| {
+            // SAFETY: the caller vouches for the span, as in `from_foreign`, for writes too.
+            unsafe { Storage::foreign_mut(start.cast_mut(), bytes, release) }
+        };
+        Tensor::over_foreign(ptr, dtype, (sizes, strides), Box::new(release), writes)
+    }
+
+    /// A tensor over the storage that `make` creates from the start and the length of the memory.
+    fn over_foreign(
+        ptr: *const u8,
+        dtype: DType,
+        (sizes, strides): (&[usize], &[isize]),
+        release: Box<dyn FnOnce() + Send + Sync>,
+        make: impl FnOnce(*const u8, usize, Box<dyn FnOnce() + Send + Sync>) -> Result<Storage, TensorError>,
+    ) -> Result<Tensor, TensorError> {
         let span = match span(dtype, sizes, strides) {
             Ok(span) => span,
             Err(error) => {
@@ -63,9 +98,7 @@ impl Tensor {
             }
         };
         let start = if ptr.is_null() { ptr } else { ptr.wrapping_offset(-span.before) };
-        // SAFETY: the caller vouches for every reachable element; the span from the lowest to the highest of them is
-        // one allocation, so the bytes between are readable too.
-        let storage = unsafe { Storage::foreign(start, span.bytes, release) }?;
+        let storage = make(start, span.bytes, release)?;
         Tensor::new(storage, dtype, sizes, strides, span.before / dtype.size() as isize)
     }
 }

@@ -30,8 +30,8 @@ enum Owner {
     Owned,
     /// A range of a mapping, never written.
     Mapped { _map: Arc<Mmap> },
-    /// Released by the closure, never written through this crate's safe functions.
-    Foreign { release: Option<Box<dyn FnOnce() + Send + Sync>> },
+    /// Released by the closure; written by the one handle of it where its lender permits that.
+    Foreign { release: Option<Box<dyn FnOnce() + Send + Sync>>, writable: bool },
 }
 
 // SAFETY: the bytes are plain memory; safe code writes them only through `bytes_mut`, which needs the one handle.
@@ -51,7 +51,7 @@ impl Drop for Inner {
                 }
             }
             Owner::Mapped { .. } => {}
-            Owner::Foreign { release } => {
+            Owner::Foreign { release, .. } => {
                 if let Some(release) = release.take() {
                     release();
                 }
@@ -127,7 +127,29 @@ impl Storage {
         len: usize,
         release: Box<dyn FnOnce() + Send + Sync>,
     ) -> Result<Storage, TensorError> {
-        let owner = Owner::Foreign { release: Some(release) };
+        // SAFETY: the caller vouches for reads, and nothing is written.
+        unsafe { Storage::lent(ptr, len, Owner::Foreign { release: Some(release), writable: false }) }
+    }
+
+    /// Foreign memory that the one handle of it may write; `release` runs when the last handle is dropped.
+    ///
+    /// # Safety
+    /// As for [`Storage::foreign`], and `ptr` must be valid for writes too; nothing else reads or writes the bytes while
+    /// they are written through this storage.
+    pub unsafe fn foreign_mut(
+        ptr: *mut u8,
+        len: usize,
+        release: Box<dyn FnOnce() + Send + Sync>,
+    ) -> Result<Storage, TensorError> {
+        // SAFETY: the caller vouches for reads and writes.
+        unsafe { Storage::lent(ptr, len, Owner::Foreign { release: Some(release), writable: true }) }
+    }
+
+    /// Memory of an owner outside of this crate.
+    ///
+    /// # Safety
+    /// As for [`Storage::foreign`], or [`Storage::foreign_mut`] where the owner permits writes.
+    unsafe fn lent(ptr: *const u8, len: usize, owner: Owner) -> Result<Storage, TensorError> {
         let ptr = match NonNull::new(ptr.cast_mut()) {
             Some(ptr) => ptr,
             None if len == 0 => dangling(),
@@ -145,13 +167,17 @@ impl Storage {
         unsafe { std::slice::from_raw_parts(self.0.ptr.as_ptr(), self.0.len) }
     }
 
-    /// All bytes for writing: only where this is the one handle of owned memory.
+    /// All bytes for writing: only where this is the one handle of owned memory, or of memory that was lent for writing.
     pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         let inner = Arc::get_mut(&mut self.0)?;
         match inner.owner {
             // SAFETY: the memory is owned, and `get_mut` proves that there is no other handle.
             Owner::Owned => Some(unsafe { std::slice::from_raw_parts_mut(inner.ptr.as_ptr(), inner.len) }),
-            Owner::Mapped { .. } | Owner::Foreign { .. } => None,
+            Owner::Foreign { writable: true, .. } => {
+                // SAFETY: the lender permits writes, and `get_mut` proves that there is no other handle.
+                Some(unsafe { std::slice::from_raw_parts_mut(inner.ptr.as_ptr(), inner.len) })
+            }
+            Owner::Mapped { .. } | Owner::Foreign { writable: false, .. } => None,
         }
     }
 

@@ -62,6 +62,35 @@ impl Tensor {
         self.storage.is_unique()
     }
 
+    /// Overwrites the elements by those of `values`, in the memory that the tensor has.
+    ///
+    /// # Errors
+    /// Other sizes or another dtype; memory that is shared, mapped or foreign and read-only.
+    pub fn assign(&mut self, values: &Tensor) -> Result<(), TensorError> {
+        if values.sizes != self.sizes || values.dtype != self.dtype {
+            let (from, to) = (&values.sizes[..], &self.sizes[..]);
+            let text =
+                format!("cannot write {} of sizes {from:?} into {} of {to:?}", values.dtype, self.dtype);
+            return Err(TensorError::Shape(text));
+        }
+        let offsets = self.offsets();
+        let whole = self.is_contiguous().then(|| self.offset as usize * self.dtype.size());
+        let Some(bytes) = self.storage.bytes_mut() else {
+            return Err(TensorError::Shape("the tensor shares its memory, or may not write it".into()));
+        };
+        with_element!(self.dtype, T => match (whole, values.as_slice::<T>()) {
+            (Some(start), Some(from)) if values.numel() > 0 => {
+                // SAFETY: elements are plain memory without padding; as bytes they have any alignment.
+                let from = unsafe { std::slice::from_raw_parts(from.as_ptr().cast::<u8>(), size_of_val(from)) };
+                if let Some(to) = bytes.get_mut(start..start + from.len()) {
+                    to.copy_from_slice(from);
+                }
+            }
+            _ => offsets.zip(values.offsets()).for_each(|(to, from)| write::<T>(bytes, to, read(values, from))),
+        });
+        Ok(())
+    }
+
     /// Gives the tensor memory of its own that may be written, in the same strides: a copy where the bytes are shared,
     /// mapped or foreign.
     ///

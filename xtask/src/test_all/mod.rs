@@ -2,7 +2,7 @@
 //!
 //! Formatting, lints, tidy, packages, unit and integration tests, golden cases on each backend, changed archives, doc tests; where NVIDIA's run-time
 //! compiler is there, GPU kernels of the golden cases are compiled, where clang is, a sample of those for AMD's GPUs; where a C++ compiler
-//! is, some run as on these, with waves of 64 and of 32 lanes. Nothing here builds in
+//! is, some run as on these, with waves of 64 and of 32 lanes; where `FERROFLUX_PYTHON` names a Python with torch, the Python package. Nothing here builds in
 //! the release profile or needs more than the Rust toolchain and a C compiler (the linker). The larger corpus beside the
 //! project is run where it is there: a sample, or all of it with `--full`. A step that fails shows its output and the
 //! next one runs all the same. The last line is `N passed, N failed, N skipped`.
@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use backend_rocm::Clang;
 
+use crate::python;
 use crate::root::{cargo, root};
 
 /// Golden cases inside the project.
@@ -30,6 +31,7 @@ const UNPUBLISHED: [&str; 10] = [
     "broken",
     "ferroflux-cpu",
     "ferroflux-cuda",
+    "ferroflux-python",
     "ferroflux-rocm",
     "gpu-emulator",
     "hip-standin",
@@ -67,6 +69,8 @@ const OF_ROCM: [(&str, &str); 2] = [
     ),
 ];
 const CORPUS_OF_ROCM: &str = "train/mlp.zip";
+/// The step that tests the Python package, where there is a Python with torch.
+const PYTHON: &str = "Python package";
 /// What runs golden cases.
 const BACKENDS: [&str; 2] = ["eager", "cpu"];
 
@@ -157,6 +161,13 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         let counts = Counts { skipped: 1, ..Counts::default() };
         done.push(Done { name: ROCM.to_owned(), counts, time: Duration::ZERO });
     }
+    if let Err(why) = python_with_torch()
+        && wanted(PYTHON)
+    {
+        eprintln!("test-all: the {PYTHON} is left out: {why:#}");
+        let counts = Counts { skipped: 1, ..Counts::default() };
+        done.push(Done { name: PYTHON.to_owned(), counts, time: Duration::ZERO });
+    }
     for step in &steps {
         eprintln!("test-all: {} …", step.name);
         done.push(perform(step, &root, &logs)?);
@@ -225,6 +236,9 @@ fn steps(root: &Path, logs: &Path, full: bool) -> Vec<Step> {
             steps.push(checked(&format!("{ROCM}, {wave}"), &[&standin[..], &corpus, &paths].concat()));
         }
     }
+    if python_with_torch().is_ok() {
+        steps.push(checked(PYTHON, &["run", "--quiet", "--package", "xtask", "--", "python"]));
+    }
     // Enough to notice that reading, compiling or running strangers' archives is broken; `cargo xtask fuzz` runs more.
     let cases = if full { "20000" } else { "1000" };
     let fuzz = ["run", "--quiet", "--package", "xtask", "--", "fuzz", "--cases", cases];
@@ -253,6 +267,16 @@ fn steps(root: &Path, logs: &Path, full: bool) -> Vec<Step> {
         cases(what, &[CORPUS], true, more);
     }
     steps
+}
+
+/// Whether the environment names a Python that can test the package.
+///
+/// # Errors
+/// Why not.
+fn python_with_torch() -> Result<()> {
+    let python = std::env::var_os(python::VARIABLE);
+    let python = python.with_context(|| format!("{} names no Python with torch", python::VARIABLE))?;
+    python::usable(Path::new(&python))
 }
 
 /// Packs what is published, and compiles none of it.
@@ -314,6 +338,21 @@ fn from_output(output: &str, status: ExitStatus) -> Counts {
         counts.passed += number(" passed");
         counts.failed += number(" failed");
         counts.skipped += number(" ignored");
+    }
+    // The last line of pytest: `2 failed, 89 passed, 1 skipped, 3 warnings in 38.19s`.
+    let summary = output
+        .lines()
+        .rev()
+        .find(|line| line.contains(" passed") && line.contains(" in ") && line.ends_with('s'));
+    if counts == Counts::default()
+        && let Some(line) = summary
+    {
+        let number = |what: &str| {
+            let part =
+                line.split(", ").find_map(|part| part.split_once(what)).map(|(n, _)| n.trim_matches('='));
+            part.and_then(|n| n.trim().parse::<usize>().ok()).unwrap_or(0)
+        };
+        counts = Counts { passed: number(" passed"), failed: number(" failed"), skipped: number(" skipped") };
     }
     if !status.success() && counts.failed == 0 {
         counts.failed = 1;

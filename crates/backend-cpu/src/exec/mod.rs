@@ -8,6 +8,7 @@ mod control;
 mod error;
 mod fallback;
 mod finish;
+mod forked;
 mod jobs;
 mod linalg;
 mod loop_op;
@@ -29,6 +30,7 @@ use plugin_sdk::dlpack::{DL_CPU, DL_CUDA_HOST};
 use plugin_sdk::{DeviceId, OwnedTensor, TensorView};
 
 pub use error::{ExecError, Written};
+pub use forked::after_fork;
 pub(crate) use prepare::supports;
 
 use crate::clif::{self, Code, EpilogueContext, Fault};
@@ -121,6 +123,9 @@ pub struct Compiled {
     arenas: Arenas,
     bound: Option<Bound>,
     pool: Option<Arc<rayon::ThreadPool>>,
+    options: ExecOptions,
+    /// The number of forks when the pool was made.
+    forks: usize,
     persistent_bytes: u64,
     keeping: Option<bind_cache::BindCache>,
 }
@@ -182,6 +187,8 @@ impl Compiled {
             arenas: Arenas::default(),
             bound: None,
             pool: pool(options.threads)?,
+            options,
+            forks: forked::forks(),
             persistent_bytes: 0,
             keeping: None,
             program,
@@ -382,8 +389,9 @@ impl Compiled {
     /// Runs the steps on the pool and returns the machine.
     fn drive<'a>(&self, machine: Walk<'a>, steps: &[PlannedStep]) -> Result<Walk<'a>, ExecError> {
         let machine = Mutex::new(machine);
-        let done = self
-            .in_team(steps.len() > 1, &|| machine.lock().unwrap_or_else(PoisonError::into_inner).run(steps));
+        let done = self.in_team(steps.len() > 1, &|| {
+            machine.lock().unwrap_or_else(PoisonError::into_inner).run(steps)
+        })?;
         done.map(|()| machine.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -457,12 +465,15 @@ impl Compiled {
     }
 
     /// Runs `body` on the pool, with its threads kept spinning between steps where there are several.
-    fn in_team<R: Send>(&self, several: bool, body: &(dyn Fn() -> R + Sync)) -> R {
+    fn in_team<R: Send>(&self, several: bool, body: &(dyn Fn() -> R + Sync)) -> Result<R, ExecError> {
         let inside = || if several { team::with(body) } else { body() };
-        match &self.pool {
+        if self.forks != forked::forks() {
+            return Ok(forked::pool(wanted_threads(self.options.threads))?.install(inside));
+        }
+        Ok(match &self.pool {
             Some(pool) => pool.install(inside),
             None => inside(),
-        }
+        })
     }
 }
 
@@ -539,19 +550,15 @@ fn byte_size(buffer: &Buffer, sizes: &Sizes) -> Result<usize, ExecError> {
 
 /// The pool for a number of threads; the global one if it has that number.
 fn pool(threads: usize) -> Result<Option<Arc<rayon::ThreadPool>>, ExecError> {
-    let wanted = if threads == 0 { physical_cores() } else { threads };
+    let wanted = wanted_threads(threads);
     if wanted == rayon::current_num_threads() {
         return Ok(None);
     }
-    static POOLS: Mutex<Vec<(usize, Arc<rayon::ThreadPool>)>> = Mutex::new(Vec::new());
-    let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((_, pool)) = pools.iter().find(|(n, _)| *n == wanted) {
-        return Ok(Some(pool.clone()));
-    }
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(wanted).build();
-    let pool = Arc::new(pool.map_err(|e| ExecError::Host(format!("no thread pool: {e}")))?);
-    pools.push((wanted, pool.clone()));
-    Ok(Some(pool))
+    forked::pool(wanted).map(Some)
+}
+
+fn wanted_threads(threads: usize) -> usize {
+    if threads == 0 { physical_cores() } else { threads }
 }
 
 /// Physical cores, where the system reports how threads share them; else threads.

@@ -29,6 +29,11 @@ pub(crate) use lookup::{Lookup, Stage, get_or_compile};
 #[cfg(test)]
 mod tests;
 
+/// A text that differs between builds of the compiler: a part of every key.
+pub fn build() -> &'static str {
+    env!("FFX_BUILD")
+}
+
 /// Whether compiled programs are kept on disk for later processes, and where.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Cache {

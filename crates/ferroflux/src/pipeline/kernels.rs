@@ -25,6 +25,8 @@ pub(crate) struct KernelOptions {
     /// Whether new values of state are written in place of the old ones; they are outputs nevertheless where
     /// `FERROFLUX_SKIP_PASSES` has `in_place`.
     pub(crate) in_place: bool,
+    /// Whether inputs that the program mutates are written in place too: the caller lends them for that.
+    pub(crate) inputs_in_place: bool,
     /// Whether indices from data are not checked.
     pub(crate) unchecked_indices: bool,
 }
@@ -68,7 +70,11 @@ impl KernelOptions {
 pub(crate) fn lower(optimized: &Graph, options: &KernelOptions, cx: &Cx<'_>) -> Result<Kernels, Error> {
     let _span = info_span!("inductor").entered();
     let in_place = options.in_place && !cx.passes.skip.iter().any(|name| name == IN_PLACE);
-    let written = if in_place { inductor::buffer_writes(optimized) } else { Vec::new() };
+    let written = match (in_place, options.inputs_in_place) {
+        (true, true) => inductor::input_writes(optimized),
+        (true, false) => inductor::buffer_writes(optimized),
+        (false, _) => Vec::new(),
+    };
     let stays = |n: usize| written.get(n).is_some_and(Option::is_some);
     let values = optimized.outputs.iter().enumerate().filter(|(_, o)| matches!(o.arg, Arg::Value(_)));
     let in_place = values.map(|(n, _)| stays(n)).collect();

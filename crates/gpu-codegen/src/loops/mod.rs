@@ -325,6 +325,9 @@ fn team_stage(
         );
         out.push_str(&writer.write(&stage.insts, &effects, uses)?);
         out.push_str(&"}\n".repeat(stage.inner.len()));
+    } else if let Some(wide) = Wide::of_team(head.program, k, n, team) {
+        let writer = BodyWriter { extents: &extents, prefix: &prefix, ..*head };
+        out.push_str(&wide.team_text(&writer, team, uses)?);
     } else {
         let writer = BodyWriter { extents: &extents, prefix: &prefix, ..*head };
         let count = writer.expr(&volume(&stage.inner), uses);

@@ -1,6 +1,7 @@
 //! Points with their operands in any order, and short loops at every point, such as windows: a thread computes several
 //! adjacent points and accesses what is contiguous along them 16 bytes at a time. What is the same for all of them is computed
-//! once: operands that are broadcast, the bounds of a window, which part of a concatenation the points are in.
+//! once: operands that are broadcast, the bounds of a window, which part of a concatenation the points are in. Teams of
+//! threads that share a row take adjacent points of its loop in the same way.
 //!
 //! Not here: points over memory that is dense throughout (`flat`).
 
@@ -26,9 +27,14 @@ const ENOUGH: i64 = 32 * 1024;
 pub(crate) struct Wide<'a> {
     program: &'a Program,
     k: &'a LoopKernel,
+    /// The loop whose points a thread has several of.
     last: usize,
     lanes: i64,
+    /// The stages that run without a barrier between them, and the memory that they store to.
+    stages: &'a [Stage],
     stored: Vec<BufId>,
+    /// Whether a team shares the points, so that accumulators are those of the thread, not of a point.
+    team: bool,
 }
 
 /// How an instruction is executed.
@@ -52,31 +58,50 @@ impl<'a> Wide<'a> {
         if longest > SHORT || scans {
             return None;
         }
-        let stored = k.stages.iter().flat_map(|s| roots(program, s, true)).collect();
-        let mut wide = Wide { program, k, last, lanes: 1, stored };
+        let mut wide = Wide::over(program, k, &k.stages, last);
         let extent = k.outer[last].as_const()?;
         let enough = |lanes: i64| hint(program, &volume(&k.outer)) / lanes >= ENOUGH;
         wide.lanes = [8, 4, 2].into_iter().find(|n| extent % n == 0 && enough(*n) && wide.fits(*n))?;
         Some(wide)
     }
 
+    /// The points of a stage that a team of `team` threads shares: its innermost loop, if it is the only one.
+    pub(crate) fn of_team(program: &'a Program, k: &'a LoopKernel, n: usize, team: u32) -> Option<Wide<'a>> {
+        let stage = &k.stages[n];
+        let inner = stage.inner.iter().rposition(|e| *e != SymExpr::ONE)?;
+        let extent = stage.inner[inner].as_const()?;
+        if stage.inner[..inner].iter().any(|e| *e != SymExpr::ONE) {
+            return None;
+        }
+        let mut wide = Wide::over(program, k, &k.stages[n..=n], k.outer.len() + inner);
+        wide.team = true;
+        let busy = |lanes: i64| extent % lanes == 0 && extent / lanes >= i64::from(team);
+        wide.lanes = [8, 4, 2].into_iter().find(|n| busy(*n) && wide.fits(*n))?;
+        Some(wide)
+    }
+
+    fn over(program: &'a Program, k: &'a LoopKernel, stages: &'a [Stage], last: usize) -> Wide<'a> {
+        let stored = stages.iter().flat_map(|s| roots(program, s, true)).collect();
+        Wide { program, k, last, lanes: 1, stages, stored, team: false }
+    }
+
     /// Whether vectors of `lanes` elements are loaded by a stage with loops, or stored by a kernel without any, and nothing is
     /// wider than that allows. Points that are stored apart are better stored by adjacent threads.
     fn fits(&self, lanes: i64) -> bool {
-        let points = self.k.stages.iter().all(|s| s.inner.is_empty());
+        let points = self.stages.iter().all(|s| s.inner.is_empty());
         let mut some = false;
-        for stage in &self.k.stages {
+        for stage in self.stages {
             for (inst, kind) in stage.insts.iter().zip(self.kinds(stage, lanes)) {
                 let (InstKind::Load { buf, .. } | InstKind::Store { buf, .. }) = &inst.kind else { continue };
                 if kind == Kind::Wide && self.program.buffers[*buf].dtype.size() * lanes as usize > WIDTH {
                     return false;
                 }
                 let stores = matches!(inst.kind, InstKind::Store { .. });
-                if points && stores && kind != Kind::Wide {
+                if (points || self.team) && stores && kind != Kind::Wide {
                     return false;
                 }
-                some |=
-                    kind == Kind::Wide && if points { stores } else { !stores && !stage.inner.is_empty() };
+                let counts = if points { stores } else { self.team || (!stores && !stage.inner.is_empty()) };
+                some |= kind == Kind::Wide && counts;
             }
         }
         some
@@ -90,6 +115,7 @@ impl<'a> Wide<'a> {
             inst.kind.for_each_val(&mut |v| once &= out[v.0 as usize] == Kind::Once);
             let kind = match &inst.kind {
                 InstKind::Const(_) => Kind::Once,
+                InstKind::Acc(_) if self.team => Kind::Once,
                 InstKind::Index(e) | InstKind::Check { size: e, .. } if once && !moves(e) => Kind::Once,
                 InstKind::Index(_) if once => Kind::First,
                 InstKind::Op { op, args } if self.is_uniform(stage, *op, args, &out, lanes) => Kind::Once,
@@ -115,7 +141,6 @@ impl<'a> Wide<'a> {
                     });
                     let single = self.stored.iter().filter(|r| **r == self.program.root(*buf)).count() == 1
                         && !self
-                            .k
                             .stages
                             .iter()
                             .any(|s| roots(self.program, s, false).contains(&self.program.root(*buf)));
@@ -205,13 +230,38 @@ impl<'a> Wide<'a> {
         assemble(self.program, ENTRY, &uses, launch, &body)
     }
 
+    /// Returns the loop of a team's thread over its stage; `rank` is its place in the team.
+    pub(crate) fn team_text(
+        &self,
+        writer: &BodyWriter<'_>,
+        team: u32,
+        uses: &mut Uses,
+    ) -> Result<String, GenError> {
+        let ([stage], lanes) = (self.stages, self.lanes) else {
+            return Err(GenError::Malformed("a team runs one stage at a time".into()));
+        };
+        let count = writer.expr(&volume(&stage.inner), uses);
+        let step = i64::from(team) * lanes;
+        let mut out = format!("for (idx q = rank * {lanes}; q < {count}; q += {step}) {{\n");
+        for d in 0..stage.inner.len() {
+            let loop_var = self.k.outer.len() + d;
+            let _ =
+                writeln!(out, "const idx i{loop_var} = {};", if loop_var == self.last { "q" } else { "0" });
+        }
+        out.push_str("const idx first = q;\n");
+        out.push_str(&self.stage(writer, stage, uses)?);
+        out.push_str("}\n");
+        Ok(out)
+    }
+
     /// The head of the loop over a thread's points.
     fn each(&self) -> String {
         format!("#pragma unroll\nfor (int u = 0; u < {}; ++u) {{\n", self.lanes)
     }
 
     fn stage(&self, writer: &BodyWriter<'_>, stage: &Stage, uses: &mut Uses) -> Result<String, GenError> {
-        let effects = LoopEffects { accs: &self.k.accs, team: None, lane: "[u]", pairs: &[] };
+        let lane = if self.team { "" } else { "[u]" };
+        let effects = LoopEffects { accs: &self.k.accs, team: None, lane, pairs: &[] };
         let kinds = self.kinds(stage, self.lanes);
         let (mut once, mut each, mut after) = (String::new(), String::new(), String::new());
         for (n, kind) in kinds.into_iter().enumerate() {

@@ -115,6 +115,7 @@ pub const FAMILIES: &[&[OpDef]] = &[
     reductions::mode::OPS,
     shapes::sequence::OPS,
     gradients::backward::OPS,
+    gradients::reverse::OPS,
     indexing::unique_dim::OPS,
     reductions::histogram::OPS,
     signals::signal::OPS,

@@ -44,7 +44,7 @@ pub(in crate::ops) fn attention(b: &mut Builder<'_>, call: &GradCall<'_>) -> Gra
 }
 
 /// The sums of `g · out` over rows less the cotangent of the logarithms of sums.
-fn deltas(
+pub(in crate::ops) fn deltas(
     b: &mut Builder<'_>,
     g: ValueId,
     out: ValueId,

@@ -4,6 +4,7 @@ pub(in crate::ops) mod attention;
 pub(in crate::ops) mod backward;
 pub(in crate::ops) mod index;
 pub(in crate::ops) mod movement;
+pub(in crate::ops) mod reverse;
 pub(in crate::ops) mod scalar;
 pub(in crate::ops) mod shape;
 pub(in crate::ops) mod template;

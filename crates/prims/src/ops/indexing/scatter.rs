@@ -438,7 +438,7 @@ fn masked_scatter(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
 }
 
 /// `values` combined into zeros of the given sizes, at flat positions in their last `n` dimensions.
-fn planes(
+pub(in crate::ops) fn planes(
     b: &mut Builder<'_>,
     values: ValueId,
     places: ValueId,

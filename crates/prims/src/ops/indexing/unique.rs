@@ -27,6 +27,13 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
         }
     ),
     composite!(
+        "aten::_unique(Tensor self, bool sorted=True, bool return_inverse=False) -> (Tensor, Tensor)",
+        |b, c| {
+            let args = vec![c.arg("self").clone(), c.arg("sorted").clone(), c.arg("return_inverse").clone()];
+            Ok(b.call("aten._unique2.default", args)?.into_iter().take(2).collect())
+        }
+    ),
+    composite!(
         "aten::_unique2(Tensor self, bool sorted=True, bool return_inverse=False, bool return_counts=False) -> (Tensor, Tensor, Tensor)",
         |b, c| {
             let x = c.value("self")?;

@@ -136,7 +136,7 @@ fn with_dropout(
 }
 
 /// The mask with four dimensions that broadcast to `[b, h, lq, lk]`.
-fn mask(
+pub(in crate::ops) fn mask(
     b: &mut Builder<'_>,
     c: &Call<'_>,
     sizes_q: &Shape,

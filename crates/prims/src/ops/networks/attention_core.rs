@@ -6,6 +6,8 @@ use ir_core::{DType, SymExpr};
 use smallvec::smallvec;
 
 use crate::ops::common::{choose, one, widen};
+use crate::ops::gradients::attention::deltas;
+use crate::ops::networks::attention::mask;
 use crate::ops::shapes::shape;
 use crate::{Autocast, Builder, Call, OpDef, OpError, Outs, lookup};
 
@@ -17,6 +19,10 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
             let (y, sums) = attend(b, c, c.arg("attn_mask"))?;
             Ok(smallvec![y, sums])
         }
+    ),
+    composite!(
+        "aten::_scaled_dot_product_flash_attention_for_cpu_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out, Tensor logsumexp, float dropout_p, bool is_causal, *, Tensor? attn_mask=None, float? scale=None) -> (Tensor grad_query, Tensor grad_key, Tensor grad_value)",
+        attend_backward
     ),
     composite!(
         "aten::_scaled_dot_product_efficient_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_bias, bool compute_log_sumexp, float dropout_p=0., bool is_causal=False, *, float? scale=None) -> (Tensor output, Tensor log_sumexp, Tensor philox_seed, Tensor philox_offset)",
@@ -78,6 +84,39 @@ fn attend(b: &mut Builder<'_>, c: &Call<'_>, mask: &Arg) -> Result<(ValueId, Val
     }
     let scores = scores(b, c, mask)?;
     Ok((y, b.call1("aten.logsumexp.default", vec![scores.into(), [-1i64].as_slice().into()])?))
+}
+
+/// The gradients of queries, keys and values `[B, H, L, D]` from the forward's result and its logarithms of sums.
+fn attend_backward(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
+    if c.float("dropout_p")? != 0.0 {
+        return Err(c.unsupported("dropout: its mask is not among the operands"));
+    }
+    let (q, k) = (c.value("query")?, c.value("key")?);
+    let (sizes_q, sizes_k) = (b.sizes(q)?, b.sizes(k)?);
+    if sizes_q.len() != 4 || sizes_k.len() != 4 {
+        return Err(c.invalid("takes operands of four dimensions"));
+    }
+    let scale = match c.opt_float("scale")? {
+        Some(scale) => scale,
+        None => 1.0 / (shape::known(c, &sizes_q[3], "head size")? as f64).sqrt(),
+    };
+    let mask = mask(b, c, &sizes_q, &sizes_k)?;
+    let (g, out) = (c.value("grad_out")?, c.value("out")?);
+    let deltas = deltas(b, g, out, None)?;
+    let wide = b.dtype(q)?.compute();
+    let sums = b.cast(c.value("logsumexp")?, wide)?;
+    let args = vec![
+        g.into(),
+        q.into(),
+        k.into(),
+        c.arg("value").clone(),
+        sums.into(),
+        deltas.into(),
+        mask.map_or(Arg::None, Arg::Value),
+        c.arg("is_causal").clone(),
+        scale.into(),
+    ];
+    b.call("prims.attention_backward", args)
 }
 
 /// `q kᵀ scale + mask` in the dtype of arithmetic.

@@ -49,6 +49,10 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
         0i64
     ),
     sized!(
+        "aten::_efficientzerotensor(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor",
+        0i64
+    ),
+    sized!(
         "aten::ones(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor",
         1i64
     ),

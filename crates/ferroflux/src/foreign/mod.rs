@@ -1,0 +1,278 @@
+//! Graphs compiled for a caller that owns every tensor: another framework in the same process. Its tensors are lent to a call
+//! as they are, with any strides; inputs that the graph mutates are written in their own memory; weights are bound where they
+//! lie and bound again when they change.
+//!
+//! [`dlpack`] makes values of DLPack's structs. Not here: the compilation, which is that of [`crate::Compiled`], and any
+//! framework's objects (`crates/python`).
+
+pub mod dlpack;
+
+use std::ffi::c_void;
+use std::sync::{PoisonError, RwLock};
+
+use ir_core::Guard;
+use plugin_host::{Arg, LoadedBackend, Value};
+use tensor::Tensor;
+
+use crate::cache::{Caller, Lookup, Stage, Wiring};
+use crate::code::Code;
+use crate::compiled::{Sink, Source, compiled_form};
+use crate::explain::{Explanation, explain};
+use crate::inputs::{Arguments, InputInfo};
+use crate::pipeline::{Cx, StageId};
+use crate::{Error, Options, Program, graph_plugin};
+
+/// A compiled graph that runs on its caller's tensors; from any thread.
+pub struct Callable {
+    code: RwLock<Code>,
+    /// The program whose constants are bound; `None` for backends that take graphs, which have none.
+    kernels: Option<kernel_ir::Program>,
+    arguments: Arguments,
+    /// Whether sizes have to be checked here: a program with fixed sizes is checked by its backend.
+    checks: bool,
+    sources: Vec<Source>,
+    sinks: Vec<Sink>,
+    /// For each input whether the graph mutates it.
+    written: Vec<bool>,
+    explanation: Explanation,
+    from_cache: bool,
+}
+
+impl Program {
+    /// Compiles for a caller that lends all tensors of a call. Weights are not needed yet: parameters, buffers and constants
+    /// of the graph are bound by [`Callable::bind`] before the first call.
+    ///
+    /// # Errors
+    /// As for [`compile`](Program::compile); a graph that mutates its buffers, which such a caller passes as inputs instead.
+    pub fn compile_for_caller(&self, options: &Options) -> Result<Callable, Error> {
+        let backend = crate::registry().load(&options.backend)?;
+        if graph_plugin::takes_graphs(&backend) {
+            return Callable::of_graph_plugin(self, &backend, options);
+        }
+        let lookup = Lookup::new(Stage::Lent, self.graph(), self.name(), &backend, options);
+        let (form, executable, from_cache) = compiled_form(self, &backend, options, (lookup.as_ref(), true))?;
+        let code = Code::unbound(&form, executable, &backend);
+        let Caller::Model(wiring) = form.caller else {
+            return Err(Error::Internal("a compiled model without its inputs and outputs".into()));
+        };
+        let kernels = form.kernels.program;
+        let explanation = explain(self.graph(), Some(&kernels));
+        let unbound = kernels.constants.is_empty();
+        let made = Callable::new(self, code, (wiring, &kernels.guards), explanation)?;
+        let made = Callable { from_cache, kernels: Some(kernels), ..made };
+        if unbound {
+            // Steps that run once may compute tables even where there are no weights.
+            made.bind(&[])?;
+        }
+        Ok(made)
+    }
+}
+
+impl Callable {
+    fn of_graph_plugin(
+        program: &Program,
+        backend: &LoadedBackend,
+        options: &Options,
+    ) -> Result<Callable, Error> {
+        let cx = Cx::inference()?;
+        let functional = program.through(StageId::Functional, &cx)?;
+        let wiring = Wiring::of(&functional);
+        let no_weight = |name: &str| {
+            let backend = backend.name().into();
+            let message = format!("takes no bound constants here; make `{name}` an input of the graph");
+            Err(Error::GraphBackend { backend, message })
+        };
+        let (code, guards) = graph_plugin::compile(functional, backend, options, (&no_weight, &cx))?;
+        Callable::new(program, code, (wiring, &guards), explain(program.graph(), None))
+    }
+
+    fn new(
+        program: &Program,
+        code: Code,
+        (wiring, guards): (Wiring, &[Guard]),
+        explanation: Explanation,
+    ) -> Result<Callable, Error> {
+        if let Some(first) = wiring.state.first() {
+            let what =
+                format!("the graph mutates its buffer `{first}`, which its caller must pass as an input");
+            return Err(Error::Function(what));
+        }
+        let arguments = Arguments::of(program, &wiring.symbols, guards)?;
+        let mut written = vec![false; arguments.tensors().len()];
+        for sink in &wiring.sinks {
+            if let Sink::Input(n) = *sink
+                && let Some(place) = written.get_mut(n)
+            {
+                *place = true;
+            }
+        }
+        Ok(Callable {
+            code: RwLock::new(code),
+            kernels: None,
+            checks: !wiring.symbols.is_empty() || arguments.has_numbers() || !guards.is_empty(),
+            arguments,
+            sources: wiring.sources,
+            sinks: wiring.sinks,
+            written,
+            explanation,
+            from_cache: false,
+        })
+    }
+
+    /// Names of the constants to bind.
+    pub fn constants(&self) -> impl Iterator<Item = &str> {
+        self.kernels.iter().flat_map(|k| k.constants.iter().map(|c| &*c.name))
+    }
+
+    /// Binds constants by name, in place of those bound before; weights are packed now. Waits for calls that run. The memory
+    /// of the tensors must stay as it is until they are bound again or the code is dropped; where another part of the
+    /// program changes it, they are bound again before the next call.
+    ///
+    /// # Errors
+    /// A missing constant, one of another type, or an error of the backend; no call works then until a binding succeeds.
+    pub fn bind(&self, constants: &[(&str, Value)]) -> Result<(), Error> {
+        let Some(kernels) = &self.kernels else { return Ok(()) };
+        let find = |name: &str| {
+            let found = constants.iter().find(|(other, _)| *other == name);
+            Ok(found.map(|(_, value)| value.clone()))
+        };
+        self.code.write().unwrap_or_else(PoisonError::into_inner).bind(kernels, &find)
+    }
+
+    /// Whether calls draw random numbers and so need a seed of their own each.
+    pub fn draws(&self) -> bool {
+        self.read().draws()
+    }
+
+    /// Runs the graph on its inputs in order: tensors over the caller's memory, those that the graph mutates lent for writing
+    /// ([`dlpack::Access::Write`]); integers as tensors without dimensions. Returns the tensors that the graph returns, in
+    /// order, without the new values of mutated inputs, which are in these.
+    ///
+    /// Complex tensors on a device are real ones with a last dimension of 2.
+    ///
+    /// # Safety
+    /// `stream` is null, or a live stream of the driver that the backend uses. Work on a device may still run when this
+    /// returns: the memory of the inputs is freed, and used elsewhere, in the order of that stream. Inputs share no memory
+    /// with those that are mutated.
+    ///
+    /// # Errors
+    /// Inputs that do not fit the graph's dtypes, ranks and sizes; a mutated input whose memory cannot be written; errors of
+    /// the backend, after which mutated inputs may have old or new values.
+    pub unsafe fn call(
+        &self,
+        inputs: &mut [Value],
+        seed: u64,
+        stream: *mut c_void,
+    ) -> Result<Vec<Value>, Error> {
+        if self.checks || inputs.len() != self.written.len() {
+            self.arguments.check(inputs)?;
+        }
+        self.require_writable(inputs)?;
+        let code = self.read();
+        let outputs = {
+            let mut slots: Vec<Option<&mut Value>> = inputs.iter_mut().map(Some).collect();
+            let mut all = Vec::with_capacity(self.sources.len());
+            for source in &self.sources {
+                let Source::User(n) = *source else { continue };
+                let value = slots.get_mut(n).and_then(Option::take);
+                let value = value.ok_or_else(|| Error::Internal(format!("input {n} is used twice")))?;
+                all.push(if self.written[n] { Arg::Write(value) } else { Arg::Read(value) });
+            }
+            // SAFETY: by this function's own contract.
+            unsafe { code.run_on(&mut all, seed, stream) }?
+        };
+        self.sort(&code, outputs, inputs)
+    }
+
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, Code> {
+        self.code.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn require_writable(&self, inputs: &mut [Value]) -> Result<(), Error> {
+        for (index, (value, written)) in inputs.iter_mut().zip(&self.written).enumerate() {
+            if *written && !value.is_writable() {
+                let name = self.arguments.tensors()[index].name.clone();
+                let problem = "is mutated by the graph, but was not lent for writing".into();
+                return Err(Error::Input { index, name, problem });
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the user's results, and copies new values of inputs that the code did not store in place.
+    fn sort(
+        &self,
+        code: &Code,
+        outputs: Vec<Option<Value>>,
+        inputs: &mut [Value],
+    ) -> Result<Vec<Value>, Error> {
+        let mut given = Vec::with_capacity(outputs.len());
+        for (n, (value, sink)) in outputs.into_iter().zip(&self.sinks).enumerate() {
+            let Some(value) = value else { continue };
+            match *sink {
+                Sink::User => given.push(match value {
+                    Value::Host(_) => Value::Host(code.to_host(n, value)?),
+                    device => device,
+                }),
+                Sink::Input(input) => store(code, value, &mut inputs[input])?,
+                Sink::State(_) | Sink::Dropped => {}
+            }
+        }
+        Ok(given)
+    }
+
+    /// The inputs of a call, in order.
+    pub fn inputs(&self) -> &[InputInfo] {
+        self.arguments.inputs()
+    }
+    /// For each input whether the graph mutates it.
+    pub fn written_inputs(&self) -> &[bool] {
+        &self.written
+    }
+    /// Operators, kernels and memory.
+    pub fn explain(&self) -> &Explanation {
+        &self.explanation
+    }
+    /// Whether it was loaded from the cache of an earlier process.
+    pub fn is_from_cache(&self) -> bool {
+        self.from_cache
+    }
+}
+
+/// Copies a new value over the old one.
+fn store(code: &Code, new: Value, old: &mut Value) -> Result<(), Error> {
+    match old {
+        Value::Host(old) => {
+            let new = code.host_form(new)?;
+            Ok(old.assign(&new)?)
+        }
+        // SAFETY: the caller of `call` lent the memory for writing, and no other input shares it.
+        Value::Device(old) => Ok(unsafe { code.backend().copy(&new, old) }?),
+    }
+}
+
+/// Tells that this process is the child of a fork: linked backends make threads of their own there.
+pub fn after_fork() {
+    #[cfg(feature = "cpu")]
+    backend_cpu::after_fork();
+}
+
+/// Zeros that stand for a size: see [`size_input`].
+static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
+
+/// The input of a graph that states a size alone, `u8[s0]`: a tensor of that many elements, which takes no memory.
+///
+/// # Errors
+/// A size beyond the address space.
+pub fn size_input(size: usize) -> Result<Value, Error> {
+    let stride = isize::from(size <= ZEROS.len());
+    // SAFETY: a static outlives every tensor; all elements are in it, or are the first one.
+    let tensor =
+        unsafe { Tensor::from_foreign(ZEROS.as_ptr(), ir_core::DType::U8, &[size], &[stride], || ()) };
+    Ok(Value::Host(tensor?))
+}
+
+const _: fn() = || {
+    fn shared<T: Send + Sync>() {}
+    shared::<Callable>();
+};

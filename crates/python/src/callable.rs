@@ -1,0 +1,342 @@
+//! A compiled graph as a Python callable: a list of torch tensors and integers in, a list of torch tensors out.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use ferroflux::foreign::dlpack::Access;
+use ferroflux::foreign::{Callable as Code, size_input};
+use ferroflux::fx_ir::Graph;
+use ferroflux::{Mode, Options, Program, Tensor, Value};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+use smallvec::SmallVec;
+
+use crate::error::{Error, guarded, raised};
+use crate::exchange::{current_stream, give, lend};
+use crate::weights::{BoundCode, Change, Stamp};
+
+/// Sets of weights for which one graph is kept with packed weights each; layers that share their code are such sets.
+const MOST_BOUND: usize = 64;
+/// Changes of weights, less the calls between them, after which weights are passed like other inputs.
+const RESTLESS: u32 = 3;
+
+/// What is done with an argument of a call.
+#[derive(Clone, Debug, PartialEq)]
+enum Place {
+    /// A tensor that is read.
+    Read,
+    /// A tensor that is mutated.
+    Write,
+    /// A weight of this name, bound where it does not change.
+    Constant(String),
+    /// A size that no tensor's shape gives.
+    Size,
+    /// Another integer.
+    Int,
+    /// It is not needed.
+    Skip,
+}
+
+impl Place {
+    fn parse(text: &str) -> PyResult<Place> {
+        Ok(match text {
+            "read" => Place::Read,
+            "write" => Place::Write,
+            "size" => Place::Size,
+            "int" => Place::Int,
+            "skip" => Place::Skip,
+            other => match other.strip_prefix("constant:") {
+                Some(name) => Place::Constant(name.to_owned()),
+                None => return Err(PyValueError::new_err(format!("no kind of argument: `{other}`"))),
+            },
+        })
+    }
+}
+
+/// A compiled graph: `Callable(text, places, backend, mode, options, seed, cache)`.
+///
+/// `text` is fx text; `places` has for each argument of a call `read`, `write`, `constant:NAME`, `size`, `int` or `skip`;
+/// `seed` is called for each call that draws random numbers.
+#[pyclass(frozen, dict, module = "ferroflux")]
+pub(crate) struct Callable {
+    text: String,
+    options: Options,
+    places: Vec<Place>,
+    constants: usize,
+    seed: Py<PyAny>,
+    device: Option<i32>,
+    /// The code of each set of weights, the last used one first.
+    bound: Mutex<Vec<Arc<BoundCode>>>,
+    /// The code that takes weights as inputs.
+    open: OnceLock<Code>,
+    restless: AtomicU32,
+}
+
+/// The values of a call.
+struct Given<'py> {
+    values: SmallVec<[Value; 16]>,
+    /// The objects whose memory they are over.
+    held: SmallVec<[Bound<'py, PyAny>; 16]>,
+}
+
+fn compiled(text: &str, options: &Options) -> Result<Code, ferroflux::Error> {
+    guarded(|| {
+        let graph: Graph = text
+            .parse()
+            .map_err(|e: ferroflux::fx_ir::text::TextError| ferroflux::Error::Internal(e.to_string()))?;
+        let nothing = |_: &ferroflux::Weight| Ok(None);
+        Program::from_graph(graph, &nothing)?.compile_for_caller(options)
+    })
+}
+
+impl Callable {
+    /// The code for the weights of a call, with these bound; `None` where weights are passed as inputs.
+    fn with_weights(&self, args: &Bound<'_, PyList>) -> PyResult<Option<Arc<BoundCode>>> {
+        let py = args.py();
+        let Some((weights, stamps)) = self.stamps(args)? else { return Ok(None) };
+        let bound = self.list();
+        let mut change = Change::Tensors;
+        let found = bound.iter().position(|b| {
+            change = b.compare(&stamps);
+            change != Change::Tensors
+        });
+        let one = match found {
+            Some(n) => Arc::clone(&bound[n]),
+            None if bound.len() >= MOST_BOUND => return Ok(None),
+            // Code that was compiled and has no weights yet.
+            None if bound.len() == 1 && bound[0].compare(&[]) == Change::Same => Arc::clone(&bound[0]),
+            None => {
+                drop(bound);
+                let code = py.detach(|| compiled(&self.text, &self.options)).map_err(raised)?;
+                let one = BoundCode::new(code);
+                self.list().insert(0, Arc::clone(&one));
+                one.bind(&weights, stamps)?;
+                return Ok(Some(one));
+            }
+        };
+        drop(bound);
+        match change {
+            Change::Same => {
+                if found != Some(0) {
+                    self.move_to_front(&one);
+                } else if self.restless.load(Ordering::Relaxed) > 0 {
+                    self.restless.fetch_sub(1, Ordering::Relaxed);
+                }
+            }
+            Change::Values if self.restless.fetch_add(2, Ordering::Relaxed) >= 2 * RESTLESS => {
+                return Ok(None);
+            }
+            _ => one.bind(&weights, stamps)?,
+        }
+        Ok(Some(one))
+    }
+
+    fn list(&self) -> std::sync::MutexGuard<'_, Vec<Arc<BoundCode>>> {
+        self.bound.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn move_to_front(&self, one: &Arc<BoundCode>) {
+        let mut list = self.list();
+        if let Some(n) = list.iter().position(|other| Arc::ptr_eq(other, one)) {
+            list[..=n].rotate_right(1);
+        }
+    }
+
+    /// The weights among the arguments with their stamps; `None` where one has no version counter.
+    #[allow(clippy::type_complexity)]
+    fn stamps<'a, 'py>(
+        &'a self,
+        args: &Bound<'py, PyList>,
+    ) -> PyResult<Option<(Vec<(&'a str, Bound<'py, PyAny>)>, Vec<Stamp>)>> {
+        let mut weights = Vec::with_capacity(self.constants);
+        let mut stamps = Vec::with_capacity(self.constants);
+        for (n, place) in self.places.iter().enumerate() {
+            let Place::Constant(name) = place else { continue };
+            let object = args.get_item(n)?;
+            let Some(stamp) = Stamp::of(&object)? else { return Ok(None) };
+            weights.push((name.as_str(), object));
+            stamps.push(stamp);
+        }
+        Ok(Some((weights, stamps)))
+    }
+
+    /// The code that takes weights as inputs.
+    fn open(&self, py: Python<'_>) -> PyResult<&Code> {
+        if let Some(code) = self.open.get() {
+            return Ok(code);
+        }
+        // Quotes within names are escaped, so this is found at placeholders alone.
+        let text = self.text.replace("= parameter \"", "= input \"");
+        let code = py.detach(|| compiled(&text, &self.options)).map_err(raised)?;
+        self.list().clear();
+        Ok(self.open.get_or_init(|| code))
+    }
+
+    /// The tensors of a call; weights too where `all`.
+    fn given<'py>(&self, args: &Bound<'py, PyList>, all: bool) -> PyResult<Given<'py>> {
+        let mut given = Given { values: SmallVec::new(), held: SmallVec::new() };
+        for (n, place) in self.places.iter().enumerate() {
+            let access = match place {
+                Place::Skip => continue,
+                Place::Constant(_) if !all => continue,
+                Place::Write => Access::Write,
+                Place::Read | Place::Constant(_) => Access::Read,
+                Place::Size => {
+                    let size = args.get_item(n)?.extract()?;
+                    given.values.push(size_input(size).map_err(raised)?);
+                    continue;
+                }
+                Place::Int => {
+                    let number: i64 = args.get_item(n)?.extract()?;
+                    let number = Tensor::from_vec(vec![number], &[]);
+                    given.values.push(Value::Host(number.map_err(|e| Error::new_err(e.to_string()))?));
+                    continue;
+                }
+            };
+            let object = args.get_item(n)?;
+            given.values.push(lend(&object, access)?);
+            given.held.push(object);
+        }
+        Ok(given)
+    }
+
+    fn run<'py>(&self, code: &Code, args: &Bound<'py, PyList>, all: bool) -> PyResult<Bound<'py, PyList>> {
+        let py = args.py();
+        let Given { mut values, held } = self.given(args, all)?;
+        let seed = if code.draws() { self.seed.call0(py)?.extract::<i64>(py)? as u64 } else { 0 };
+        let stream = match self.device {
+            Some(kind) => {
+                let ordinal = values.iter().find_map(|v| match v {
+                    Value::Device(t) => Some(t.device().ordinal),
+                    Value::Host(_) => None,
+                });
+                current_stream(py, kind, ordinal.unwrap_or(0))?
+            }
+            None => std::ptr::null_mut(),
+        };
+        // The convention of boxed calls: the callee lets go of the arguments.
+        args.del_slice(0, args.len())?;
+        struct Stream(*mut std::ffi::c_void);
+        // SAFETY: only an address, which is passed on.
+        unsafe impl Send for Stream {}
+        // SAFETY: only an address, which no thread dereferences here.
+        unsafe impl Sync for Stream {}
+        let stream = Stream(stream);
+        let outputs = py.detach(|| {
+            let stream = &stream;
+            // SAFETY: torch's current stream is live; torch frees memory in the order of that stream. The graph's caller
+            // sees to inputs that share memory (AOTAutograd).
+            guarded(|| unsafe { code.call(&mut values, seed, stream.0) })
+        });
+        drop(values);
+        drop(held);
+        let list = PyList::empty(py);
+        for value in outputs.map_err(raised)? {
+            list.append(give(py, value)?)?;
+        }
+        Ok(list)
+    }
+}
+
+#[pymethods]
+impl Callable {
+    #[new]
+    #[pyo3(signature = (text, places, backend, mode, options, seed, cache))]
+    fn new(
+        py: Python<'_>,
+        text: String,
+        places: Vec<String>,
+        backend: &str,
+        mode: &str,
+        options: Vec<(String, String)>,
+        seed: Py<PyAny>,
+        cache: bool,
+    ) -> PyResult<Callable> {
+        let mode: Mode =
+            mode.parse().map_err(|e: ferroflux::UnknownMode| PyValueError::new_err(e.to_string()))?;
+        let mut chosen = Options::new().backend(backend).mode(mode);
+        for (name, value) in options {
+            chosen = chosen.backend_option(name, value);
+        }
+        if !cache {
+            chosen = chosen.cache(ferroflux::cache::Cache::Off);
+        }
+        let places = places.iter().map(|p| Place::parse(p)).collect::<PyResult<Vec<_>>>()?;
+        let constants = places.iter().filter(|p| matches!(p, Place::Constant(_))).count();
+        let code = py.detach(|| compiled(&text, &chosen)).map_err(raised)?;
+        let device = match backend {
+            "cuda" => Some(ferroflux::foreign::dlpack::DL_CUDA),
+            "rocm" => Some(ferroflux::foreign::dlpack::DL_ROCM),
+            _ => None,
+        };
+        let (bound, open) = (Mutex::new(Vec::new()), OnceLock::new());
+        let made = Callable {
+            text,
+            options: chosen,
+            places,
+            constants,
+            seed,
+            device,
+            bound,
+            open,
+            restless: AtomicU32::new(0),
+        };
+        if constants == 0 {
+            made.open.get_or_init(|| code);
+        } else {
+            made.list().push(BoundCode::new(code));
+        }
+        Ok(made)
+    }
+
+    /// Runs the graph on a list of arguments, which is empty afterwards; returns the list of its tensors.
+    fn __call__<'py>(&self, args: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyList>> {
+        let py = args.py();
+        if args.len() != self.places.len() {
+            let (wanted, given) = (self.places.len(), args.len());
+            return Err(Error::new_err(format!("the graph takes {wanted} arguments, {given} were given")));
+        }
+        if let Some(code) = self.open.get() {
+            return self.run(code, args, true);
+        }
+        match self.with_weights(args)? {
+            Some(bound) => self.run(&bound.code, args, false),
+            None => self.run(self.open(py)?, args, true),
+        }
+    }
+
+    /// Whether the code came from the cache of an earlier process.
+    #[getter]
+    fn from_cache(&self) -> bool {
+        match self.open.get() {
+            Some(code) => code.is_from_cache(),
+            None => self.list().first().is_some_and(|b| b.code.is_from_cache()),
+        }
+    }
+
+    /// Operators with counts, kernels as (name, kind, nodes), and bytes of memory.
+    fn explain<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let found = match self.open.get() {
+            Some(code) => code.explain().clone(),
+            None => self.list().first().map(|b| b.code.explain().clone()).unwrap_or_default(),
+        };
+        explained(py, &found)
+    }
+}
+
+/// An explanation as a dictionary.
+pub(crate) fn explained<'py>(
+    py: Python<'py>,
+    found: &ferroflux::Explanation,
+) -> PyResult<Bound<'py, PyDict>> {
+    let kernel = |k: &ferroflux::KernelInfo| (k.name.clone(), k.kind, k.nodes.clone());
+    let all = PyDict::new(py);
+    all.set_item("operators", found.operators.clone())?;
+    all.set_item("kernels", found.kernels.iter().map(kernel).collect::<Vec<_>>())?;
+    all.set_item("init_kernels", found.init_kernels.iter().map(kernel).collect::<Vec<_>>())?;
+    all.set_item("arena_bytes", found.arena_bytes)?;
+    all.set_item("constant_bytes", found.constant_bytes)?;
+    all.set_item("output_bytes", found.output_bytes)?;
+    Ok(all)
+}

@@ -1,0 +1,258 @@
+"""One graph compiled: which of its values the compiled code returns, and the function around it.
+
+Results that are inputs, views of inputs or views of other results are returned as such, so that they share memory as they
+do in eager PyTorch, and nothing is copied for them. Sizes that are results are computed from the arguments.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import torch
+from torch.fx import GraphModule, Node
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from . import _native
+from .graph import Text
+from .options import Options
+from .sizes import Refused
+
+LISTENERS: list[Callable[[str, Any], None]] = []
+"""Called with the text and the code of every compiled graph: ``explain`` collects them."""
+
+
+def _seed() -> int:
+    """A seed for the random numbers of a call, from torch's generator: ``torch.manual_seed`` repeats it."""
+    return int(torch.empty((), dtype=torch.int64).random_().item())
+
+
+def storage(value: torch.Tensor) -> StorageWeakRef:
+    return StorageWeakRef(value.untyped_storage())
+
+
+def is_dense(t: torch.Tensor) -> bool:
+    """Whether the elements lie side by side in some order of the dimensions. Symbolic sizes are compared as expressions, so
+    that no guard is added."""
+    same = lambda a, b: _expression(a) == _expression(b)
+    open_dims = [d for d in range(t.dim()) if not same(t.size(d), 1)]
+    expected = 1
+    while open_dims:
+        found = next((d for d in open_dims if same(t.stride(d), expected)), None)
+        if found is None:
+            return False
+        open_dims.remove(found)
+        expected = _expression(expected) * _expression(t.size(found))
+    return True
+
+
+def _expression(size: Any) -> Any:
+    return size.node.expr if isinstance(size, torch.SymInt) else size
+
+
+class Results:
+    """The results of a graph as expressions over arguments (``a``) and what the code returns (``r``)."""
+
+    def __init__(self, gm: GraphModule, text: Text):
+        self.text = text
+        self.returned: list[Node] = []
+        self.kept: dict[int, str] = {}
+        self.first: dict[StorageWeakRef, tuple[str, Node]] = {}
+        self.makers: dict[StorageWeakRef, Node] = {}
+        nodes = list(gm.graph.nodes)
+        self.arguments = {n: i for i, n in enumerate(n for n in nodes if n.op == "placeholder")}
+        for node in nodes:
+            value = node.meta.get("val")
+            if isinstance(value, torch.Tensor) and node.op != "output" and value.layout is torch.strided:
+                self.makers.setdefault(storage(value), node)
+        output = nodes[-1].args[0]
+        self.expressions = [self._result(o) for o in (output if isinstance(output, (list, tuple)) else [output])]
+        self.before: list[str] = []
+        """Statements before the call: sizes that arguments give."""
+        self.after: list[str] = []
+        """Statements after it: sizes that only its results give."""
+        self.strange = {i: self._eager_strides(n) for i, n in enumerate(self.returned) if not is_dense(n.meta["val"])}
+        """Sizes and strides, as code, of results that eager PyTorch stores with gaps or repetitions; the code's are dense."""
+        self._find_sizes(nodes)
+
+    def _eager_strides(self, node: Node) -> str:
+        held, number = node.meta["val"], self.text.symbols.text
+        tuple_of = lambda numbers: "(" + "".join(f"{number(n)}, " for n in numbers) + ")"
+        return f"{tuple_of(held.shape)}, {tuple_of(held.stride())}"
+
+    def _find_sizes(self, nodes: list[Node]) -> None:
+        """Where the symbols that results mention have their values."""
+        used = " ".join([*self.expressions, *self.strange.values()])
+        for symbol, name in list(self.text.symbols.names.items()):
+            if not _mentions(used, name):
+                continue
+            if (place := self._size_of_argument(symbol)) is not None:
+                self.before.append(f"{name} = {place}")
+            elif (place := self._size_of_result(symbol, nodes)) is not None:
+                self.after.append(f"{name} = {place}")
+            else:
+                raise Refused("output", "output", f"nothing gives the size {symbol} of a result")
+
+    def _size_of_argument(self, symbol: Any) -> str | None:
+        for node, i in self.arguments.items():
+            value = node.meta.get("val")
+            if _expression(value) == symbol:
+                return f"args[{i}]"
+            for d, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
+                if _expression(size) == symbol:
+                    return f"args[{i}].size({d})"
+        return None
+
+    def _size_of_result(self, symbol: Any, nodes: list[Node]) -> str | None:
+        for i, node in enumerate(self.returned):
+            for d, size in enumerate(node.meta["val"].shape):
+                if _expression(size) == symbol:
+                    return f"r[{i}].size({d})"
+        for node in nodes:
+            if node.target is torch.ops.aten._local_scalar_dense.default and _expression(node.meta.get("val")) == symbol:
+                return f"int({self._own(node.args[0])}.item())"
+        return None
+
+    def _result(self, value: Any) -> str:
+        if not isinstance(value, Node):
+            return repr(value) if value is None or isinstance(value, (bool, int, float)) else self._refuse(value)
+        held = value.meta.get("val")
+        if isinstance(held, torch.Tensor):
+            return self._tensor(value, held)
+        if isinstance(held, torch.SymInt):
+            return self.text.symbols.text(held)
+        if value in self.arguments:
+            return self._argument(value)
+        if held is None or isinstance(held, (bool, int, float)):
+            return repr(held)
+        return self._refuse(value)
+
+    def _refuse(self, value: Any) -> str:
+        raise Refused(str(value), "output", f"a result of type {type(value).__name__} is not supported")
+
+    def _argument(self, node: Node) -> str:
+        self.kept[self.arguments[node]] = name = f"a{self.arguments[node]}"
+        return name
+
+    def _tensor(self, node: Node, held: torch.Tensor) -> str:
+        if node in self.arguments:
+            return self._argument(node)
+        if held.layout is not torch.strided:
+            return self._refuse(node)
+        maker = self.makers[storage(held)]
+        base = maker.meta["val"]
+        if maker.op == "get_attr" or base.dtype != held.dtype or base.is_conj() != held.is_conj():
+            return self._own(node)
+        if maker in self.arguments:
+            # Its own tensor even where it has the same sizes: who gets it may resize it, or give it a gradient.
+            return self._view(self._argument(maker), base, held, relative=True)
+        if maker is not node and not (is_dense(base) and _expression(base.storage_offset()) == 0):
+            return self._own(node)
+        own = self._own(maker)
+        return own if maker is node else self._view(own, base, held, relative=False)
+
+    def _own(self, node: Node) -> str:
+        """A tensor that the code returns."""
+        if node not in self.returned:
+            self.returned.append(node)
+        return f"r[{self.returned.index(node)}]"
+
+    def _view(self, name: str, base: torch.Tensor, held: torch.Tensor, relative: bool) -> str:
+        number = self.text.symbols.text
+        sizes = ", ".join(map(number, held.shape))
+        strides = ", ".join(map(number, held.stride()))
+        offset = number(held.storage_offset() - base.storage_offset())
+        if relative:
+            offset = f"{name}.storage_offset() + {offset}"
+        comma = "," if held.dim() == 1 else ""
+        return f"view({name}, ({sizes}{comma}), ({strides}{comma}), {offset})"
+
+
+def _mentions(text: str, name: str) -> bool:
+    start = text.find(name)
+    while start >= 0:
+        end = start + len(name)
+        if (start == 0 or not text[start - 1].isalnum()) and (end == len(text) or not text[end].isalnum()):
+            return True
+        start = text.find(name, end)
+    return False
+
+
+def compiled(gm: GraphModule, options: Options, constants: set[str]) -> Callable[[list], list]:
+    """Compiles a graph; the result takes a list of arguments, which it empties, and returns a list.
+
+    Raises ``Unsupported`` with the nodes that cannot be compiled.
+    """
+    text = Text(gm, constants)
+    results = Results(gm, text)
+    source = text.convert(results.returned)
+    device = device_of(gm)
+    backend = options.backend_of(device)
+    settings = list(options.more)
+    if backend == "cpu" and all(name != "threads" for name, _ in settings):
+        settings.append(("threads", str(torch.get_num_threads())))
+    places = text.places + [f"constant:{n.name}" for n in text.names if n.op == "get_attr"]
+    code = _native.Callable(source, places, backend, options.mode_of(backend), settings, _seed, options.cache)
+    # The convention of AOTAutograd: the callee empties the list of arguments.
+    code._boxed_call = True
+    for listener in LISTENERS:
+        listener(source, code)
+    return _wrapped(gm, text, results, code)
+
+
+def _wrapped(gm: GraphModule, text: Text, results: Results, code: Any) -> Callable[[list], list]:
+    """The code itself where its results are those of the graph, else a function around it."""
+    plain = [f"r[{i}]" for i in range(len(results.returned))]
+    lazy = [
+        i
+        for i, n in enumerate(n for n in gm.graph.nodes if n.op == "placeholder")
+        if isinstance(n.meta.get("val"), torch.Tensor) and (n.meta["val"].is_conj() or n.meta["val"].is_neg())
+    ]
+    if results.expressions == plain and not results.strange and not lazy and not text.tensors:
+        return code
+    lines = ["def call(args):", *(f"    {line}" for line in results.before)]
+    lines += [f"    {name} = args[{i}]" for i, name in sorted(results.kept.items())]
+    lines += [f"    args[{i}] = resolved(args[{i}])" for i in lazy]
+    if text.tensors:
+        lines.append("    args.extend(constants)")
+    lines.append("    r = code(args)")
+    lines += [f"    {line}" for line in results.after]
+    lines += [f"    r[{i}] = restrided(r[{i}], {strides})" for i, strides in results.strange.items()]
+    lines.append(f"    return [{', '.join(results.expressions)}]")
+    scope = {
+        "code": code,
+        "view": torch.as_strided,
+        "constants": text.tensors,
+        "resolved": lambda t: t.resolve_conj().resolve_neg(),
+        "restrided": _restrided,
+    }
+    exec("\n".join(lines), scope)
+    call = scope["call"]
+    call._boxed_call = True
+    call.code = code
+    return call
+
+
+def _restrided(t: torch.Tensor, sizes: tuple, strides: tuple) -> torch.Tensor:
+    """The same elements in eager PyTorch's strides, which may repeat elements or leave gaps."""
+    new = torch.empty_strided(sizes, strides, dtype=t.dtype, device=t.device)
+    if 0 in strides:
+        index = tuple(slice(0, 1) if s == 0 else slice(None) for s in strides)
+        new[index] = t[index]
+        return new
+    return new.copy_(t)
+
+
+def device_of(gm: GraphModule) -> str:
+    """The device type of a graph's tensors. Raises ``Refused`` where there are several."""
+    found: dict[str, Node] = {}
+    for node in gm.graph.nodes:
+        value = node.meta.get("val")
+        for t in value if isinstance(value, (list, tuple)) else (value,):
+            # Numbers of the host may stand among tensors of a device.
+            if isinstance(t, torch.Tensor) and (t.device.type != "cpu" or t.dim() > 0):
+                found.setdefault(t.device.type, node)
+    kinds = [k for k in found if k != "cpu"] or ["cpu"]
+    if len(found) > 1:
+        node = found["cpu"] if "cpu" in found else next(iter(found.values()))
+        raise Refused(node.name, str(node.target), f"the graph has tensors on {' and '.join(found)}")
+    return kinds[0]

@@ -1,0 +1,126 @@
+"""What is not supported is run by torch; options say what is wrong with them."""
+
+import warnings
+
+import pytest
+import torch
+
+import ferroflux
+from ferroflux.fallback import FallbackWarning
+
+from .conftest import same
+
+
+@torch.library.custom_op("ferroflux_tests::square", mutates_args=())
+def square(x: torch.Tensor) -> torch.Tensor:
+    return x * x
+
+
+square.register_fake(lambda x: torch.empty_like(x))
+
+
+@torch.library.custom_op("ferroflux_tests::double_", mutates_args=("x",))
+def double_(x: torch.Tensor) -> None:
+    x.mul_(2)
+
+
+def test_a_custom_operator_between_supported_ones():
+    f = lambda x: (square(x + 1) * 2).relu() + x.sin()
+    x = torch.randn(5)
+    with pytest.warns(FallbackWarning, match="square"):
+        ours = torch.compile(f, backend="ferroflux")(x)
+    same(ours, f(x))
+
+
+def test_a_custom_operator_that_mutates():
+    def f(x):
+        y = x + 1
+        double_(y)
+        return y * 3
+
+    x = torch.randn(5)
+    same(torch.compile(f, backend="ferroflux")(x), f(x))
+
+
+def test_mutation_around_what_torch_runs():
+    def f(x):
+        y = x.clone() + 1
+        x.mul_(2)
+        z = square(x)
+        x.add_(z)
+        return y + z
+
+    a = torch.randn(4)
+    b = a.clone()
+    same(torch.compile(f, backend="ferroflux")(a), f(b))
+    same(a, b)
+
+
+def test_fallback_can_be_an_error():
+    g = torch.compile(lambda x: square(x) + 1, backend="ferroflux", options={"fallback": "error"})
+    with pytest.raises(Exception, match="square"):
+        g(torch.randn(3))
+
+
+def test_branches():
+    f = lambda x: torch.cond(x.sum() > 0, lambda y: y + 1, lambda y: y - 1, (x,))
+    g = torch.compile(f, backend="ferroflux")
+    for x in (torch.ones(3), -torch.ones(3)):
+        same(g(x), f(x))
+
+
+def test_sparse_tensors():
+    f = lambda s, x: torch.sparse.mm(s, x) + 1
+    s, x = torch.eye(3).to_sparse(), torch.randn(3, 2)
+    same(torch.compile(f, backend="ferroflux")(s, x), f(s, x))
+
+
+def test_nested_tensors():
+    nested = torch.nested.nested_tensor([torch.randn(2, 3), torch.randn(4, 3)], layout=torch.jagged)
+    ours = torch.compile(lambda x: x * 2, backend="ferroflux")(nested)
+    same(ours.values(), nested.values() * 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"backend": "cpuu"}, "did you mean `cpu`"),
+        ({"fallbck": "error"}, "did you mean `fallback`"),
+        ({"fallback": "maybe"}, "`torch` or `error`"),
+        ({"freeze": 1}, "True or False"),
+    ],
+)
+def test_wrong_options_say_what_is_right(options, message):
+    with pytest.raises(Exception, match=message):
+        torch.compile(lambda x: x + 1, backend="ferroflux", options=options)(torch.ones(2))
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"])
+def test_modes_of_torch(mode):
+    assert torch.compile(lambda x: x + 1, backend="ferroflux", mode=mode)(torch.ones(2)).tolist() == [2, 2]
+
+
+def test_options_of_the_backend():
+    g = torch.compile(lambda x: x + 1, backend="ferroflux", options={"backend": "cpu", "threads": 1})
+    assert g(torch.ones(2)).tolist() == [2, 2]
+
+
+def test_backends_are_listed():
+    names = {b["name"]: b for b in ferroflux.list_backends()}
+    assert names["cpu"]["unavailable_because"] is None
+    assert "ferroflux" in torch._dynamo.list_backends()
+
+
+def test_explain():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        report = ferroflux.explain(lambda x: square(x.sin()) + x.cos(), torch.ones(3))
+    text = str(report)
+    assert "kernels" in text and "square" in text
+    assert "<table>" in report._repr_html_()
+
+
+def test_an_interpreter_as_backend():
+    f = lambda x: (x + 1).relu()
+    x = torch.randn(3)
+    same(torch.compile(f, backend="ferroflux", options={"backend": "eager", "fallback": "error"})(x), f(x))

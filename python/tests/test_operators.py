@@ -1,0 +1,81 @@
+"""Programs of many kinds, compared with eager PyTorch."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from .conftest import same
+
+
+def test_graph_breaks(compiled):
+    def f(x):
+        y = x + 1
+        torch._dynamo.graph_break()
+        return y * 2
+
+    x = torch.randn(3)
+    same(compiled(f)(x), f(x))
+
+
+def test_a_branch_on_data(compiled):
+    f = lambda x: x * 2 if x.sum().item() > 0 else x * 3
+    x = torch.randn(3)
+    same(compiled(f)(x), f(x))
+
+
+def test_channels_last_is_kept(compiled):
+    m = torch.nn.Conv2d(3, 8, 3).to(memory_format=torch.channels_last)
+    x = torch.randn(2, 3, 9, 9).to(memory_format=torch.channels_last)
+    with torch.no_grad():
+        same(compiled(m)(x), m(x), 1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_complex_numbers(compiled, dtype):
+    f = lambda x: x * x.conj() + 1j
+    x = torch.randn(3, dtype=dtype)
+    same(compiled(f)(x), f(x))
+
+
+def test_fourier_transforms(compiled):
+    f = lambda x: torch.fft.rfft(x).abs()
+    x = torch.randn(16)
+    same(compiled(f)(x), f(x), 1e-4)
+
+
+def test_vmap_of_grad(compiled):
+    f = lambda x: torch.func.vmap(torch.func.grad(lambda y: (y.sin() ** 2).sum()))(x)
+    x = torch.randn(3, 4)
+    same(compiled(f)(x), f(x))
+
+
+def test_indices(compiled):
+    def f(x, i):
+        s, k = x.sort(-1)
+        return x.index_add(0, i, x[i]) + s, x.topk(2)[0], x.cumsum(0), k
+
+    x, i = torch.randn(4, 5), torch.tensor([0, 2, 2])
+    for a, b in zip(compiled(f)(x, i), f(x, i)):
+        same(a, b)
+
+
+def test_lstm(compiled):
+    m = torch.nn.LSTM(4, 5, batch_first=True)
+    x = torch.randn(2, 6, 4)
+    with torch.no_grad(), torch._dynamo.config.patch(allow_rnn=True):
+        same(compiled(m)(x)[0], m(x)[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention(compiled, dtype, causal):
+    q, k, v = (torch.randn(2, 4, 8, 16, dtype=dtype) for _ in range(3))
+    f = lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    torch.testing.assert_close(compiled(f)(q, k, v), f(q, k, v), rtol=2e-2 if dtype == torch.bfloat16 else 1e-4, atol=1e-2 if dtype == torch.bfloat16 else 1e-4)
+
+
+def test_attention_with_masks(compiled):
+    q, k, v = (torch.randn(2, 4, 8, 16) for _ in range(3))
+    f = lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, attn_mask=m)
+    for mask in (torch.randn(2, 1, 8, 8), torch.rand(8, 8) > 0.3):
+        same(compiled(f)(q, k, v, mask), f(q, k, v, mask), 1e-4)

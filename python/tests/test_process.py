@@ -1,0 +1,156 @@
+"""Threads, forks, errors in the middle of things, and the end of the process."""
+
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+
+import pytest
+import torch
+
+from .conftest import same
+
+
+def test_many_threads_call_at_once(compiled):
+    f = lambda x: (x @ x).relu() + x.sum(0)
+    g, x = compiled(f), torch.randn(64, 64)
+    expected, wrong = f(x), []
+    g(x)
+
+    def work():
+        for _ in range(125):
+            if not torch.allclose(g(x), expected, atol=1e-3):
+                wrong.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    [t.start() for t in threads]
+    [t.join() for t in threads]
+    assert not wrong
+
+
+def test_many_threads_with_weights_that_change(compiled):
+    m = torch.nn.Linear(16, 16)
+    g, x = compiled(m), torch.randn(4, 16)
+    with torch.no_grad():
+        g(x)
+    errors = []
+
+    def work():
+        try:
+            with torch.no_grad():
+                for _ in range(100):
+                    assert g(x).shape == (4, 16)
+        except Exception as e:
+            errors.append(e)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    [t.start() for t in threads]
+    with torch.no_grad():
+        for _ in range(10):
+            m.weight.add_(0.01)
+    [t.join() for t in threads]
+    assert not errors
+    with torch.no_grad():
+        same(g(x), m(x))
+
+
+def test_an_index_out_of_bounds_is_an_error_and_the_next_call_works(compiled):
+    f = lambda x, i: x[i] * 2
+    g, x = compiled(f), torch.randn(4)
+    with pytest.raises((RuntimeError, IndexError)):
+        g(x, torch.tensor([9]))
+    same(g(x, torch.tensor([3])), f(x, torch.tensor([3])))
+
+
+def script(text, **environment):
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(text)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, **environment},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_fork_after_use():
+    script(
+        """
+        import os, torch
+        g = torch.compile(lambda x: (x @ x).relu(), backend="ferroflux")
+        x = torch.randn(128, 128)
+        e = g(x)
+        pid = os.fork()
+        if pid == 0:
+            ok = torch.allclose(g(x), e)
+            h = torch.compile(lambda x: x.softmax(-1) @ x, backend="ferroflux")
+            ok = ok and torch.allclose(h(x), x.softmax(-1) @ x, atol=1e-3)
+            os._exit(0 if ok else 3)
+        import time
+        for _ in range(600):
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                break
+            time.sleep(0.1)
+        else:
+            os.kill(pid, 9)
+            raise SystemExit("the child hangs")
+        assert os.waitstatus_to_exitcode(status) == 0, status
+        assert torch.allclose(g(x), e)
+        """
+    )
+
+
+def test_the_end_of_the_process_with_programs_alive():
+    script(
+        """
+        import threading, torch
+        g = torch.compile(torch.nn.Linear(8, 8), backend="ferroflux")
+        x = torch.randn(2, 8)
+        g(x)
+        keep = g(x)
+        def forever():
+            with torch.no_grad():
+                while True:
+                    g(x)
+        threading.Thread(target=forever, daemon=True).start()
+        """
+    )
+
+
+def test_memory_stays_flat():
+    out = script(
+        """
+        import resource, torch
+        g = torch.compile(lambda x: (x * 2).relu(), backend="ferroflux", dynamic=True)
+        def now():
+            return int(open("/proc/self/statm").read().split()[1]) * 4
+        x = torch.randn(1000)
+        for _ in range(2000):
+            g(x)
+        before = now()
+        for i in range(10000):
+            g(x)
+        print(now() - before)
+        """
+    )
+    assert int(out) < 4096, f"{out} KiB more after 10,000 calls"
+
+
+def test_a_second_process_finds_the_program(tmp_path):
+    text = """
+        import torch
+        from ferroflux import runner
+        seen = []
+        runner.LISTENERS.append(lambda text, code: seen.append(code.from_cache))
+        g = torch.compile(torch.nn.Linear(8, 8), backend="ferroflux")
+        torch.manual_seed(0)
+        with torch.no_grad():
+            g(torch.randn(2, 8))
+        print(seen)
+        """
+    environment = {"FERROFLUX_CACHE": "on", "FERROFLUX_CACHE_DIR": str(tmp_path)}
+    assert "False" in script(text, **environment)
+    assert "True" in script(text, **environment)
