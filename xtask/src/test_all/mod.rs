@@ -27,7 +27,7 @@ const GPU_KERNELS: &str = "GPU kernels";
 /// The larger corpus, which is optional.
 const CORPUS: &str = "../shared/corpus";
 /// The packages that are not published.
-const UNPUBLISHED: [&str; 10] = [
+const UNPUBLISHED: [&str; 11] = [
     "broken",
     "ferroflux-cpu",
     "ferroflux-cuda",

@@ -87,6 +87,36 @@ fn resnet18_gives_pytorchs_scores() {
     three_ways("resnet18", model, &image.into(), &golden);
 }
 
+/// The times are printed, not asserted: machines differ.
+#[test]
+fn resnet18_compiled_beside_its_archive() {
+    let (archive, golden) = case(&data("models/resnet18.zip"), "resnet18");
+    let model = ResNet::resnet18(1000);
+    load(&model, &golden);
+    let weights = model.state_dict().unwrap().into_iter().map(|(name, t)| (format!("m.{name}"), t));
+    let weights: BTreeMap<String, HostTensor> = weights.collect();
+    let mut program = Program::from_bytes(archive).unwrap();
+    assert_eq!(program.fill_weights(&weights).unwrap(), 0);
+    let archive = program.compile(&ferroflux::Options::new()).unwrap();
+    let compiled = compile(move |x: Tensor| model.forward(&x)).freeze(true).build().unwrap();
+    let image = formula::fill("input0", &[1, 3, 224, 224], 1.7, 0.0).unwrap();
+    let mut best = [f64::INFINITY; 2];
+    no_grad(|| {
+        for _ in 0..8 {
+            for (n, best) in best.iter_mut().enumerate() {
+                let start = std::time::Instant::now();
+                let y = match n {
+                    0 => archive.call(std::slice::from_ref(&image)).unwrap().remove(0),
+                    _ => compiled.call((&image).into()).unwrap().to_host().unwrap(),
+                };
+                *best = best.min(start.elapsed().as_secs_f64() * 1e3);
+                check("resnet18", &y, &golden);
+            }
+        }
+    });
+    println!("resnet18: {:.1} ms from the archive, {:.1} ms from Rust", best[0], best[1]);
+}
+
 #[test]
 fn gpt2_gives_pytorchs_scores() {
     let Some(corpus) = corpus() else { return };
