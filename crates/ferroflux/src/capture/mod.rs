@@ -207,8 +207,8 @@ impl<A: Arguments, R: Results> CompiledFn<A, R> {
                 let spec = R::tensors(&value, &mut Vec::new());
                 let compile = |graph, constants: &[_]| self.settings.code(graph, constants, call);
                 let entry = Entry::whole(call, *capture, (spec, &outputs), &compile, self.settings.freeze)?;
-                for guard in entry.guards() {
-                    tracing::debug!(target: "guards", "{guard}");
+                if tracing::enabled!(target: "guards", tracing::Level::DEBUG) {
+                    entry.guards().iter().for_each(|guard| tracing::debug!(target: "guards", "{guard}"));
                 }
                 let entry = self.add(entry);
                 let wrong = |why: String| {

@@ -1,7 +1,8 @@
 //! Stochastic gradient descent on tensors with gradients, as a program writes it by hand. In a captured function it is a part of
 //! the graph. The optimizers of compiled training steps are [`crate::optim`].
 
-use dynamo::{Setting, no_grad};
+use dynamo::no_grad;
+use ir_core::DType;
 
 use super::Init;
 use crate::Error;
@@ -10,8 +11,8 @@ use crate::eager::Tensor;
 /// Stochastic gradient descent with momentum.
 pub struct Sgd {
     parameters: Vec<(Tensor, Option<Tensor>)>,
-    /// The learning rate. Where a step is captured, a new rate compiles it again.
-    pub lr: Setting<f64>,
+    /// The learning rate, a tensor so that another rate compiles nothing again.
+    lr: Tensor,
     momentum: f64,
     weight_decay: f64,
 }
@@ -20,7 +21,7 @@ impl Sgd {
     /// Without momentum and weight decay.
     pub fn new(parameters: Vec<Tensor>, lr: f64) -> Sgd {
         let parameters = parameters.into_iter().map(|p| (p, None)).collect();
-        Sgd { parameters, lr: Setting::new("lr", lr), momentum: 0.0, weight_decay: 0.0 }
+        Sgd { parameters, lr: Tensor::number(lr, DType::F64), momentum: 0.0, weight_decay: 0.0 }
     }
     /// The same with momentum.
     pub fn momentum(mut self, momentum: f64) -> Sgd {
@@ -36,13 +37,20 @@ impl Sgd {
         self
     }
 
+    /// Sets the learning rate.
+    ///
+    /// # Errors
+    /// None at present: a number always fits.
+    pub fn set_lr(&self, lr: f64) -> Result<(), Error> {
+        self.lr.set_(&Tensor::number(lr, DType::F64)).map(|_| ())
+    }
+
     /// One step by the gradients of the parameters; those without one stay.
     ///
     /// # Errors
     /// A tensor of another type than its gradient, which cannot be.
     #[track_caller]
     pub fn step(&self) -> Result<(), Error> {
-        let lr = self.lr.get();
         no_grad(|| {
             for (p, velocity) in &self.parameters {
                 let Some(mut gradient) = p.grad() else { continue };
@@ -53,7 +61,7 @@ impl Sgd {
                     velocity.set_(&(velocity * self.momentum + &gradient))?;
                     gradient = velocity.clone();
                 }
-                p.sub_(gradient * lr)?;
+                p.sub_(gradient * &self.lr)?;
             }
             Ok(())
         })

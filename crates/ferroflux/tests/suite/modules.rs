@@ -203,6 +203,7 @@ fn a_network_learns_eager_and_compiled_alike() {
             no_grad(|| p.set_(&made.into()).map(|_| ())).unwrap();
         }
         let optimizer = std::sync::Arc::new(Sgd::new(net.parameters(), 0.1).momentum(0.9).weight_decay(1e-4));
+        let rate = optimizer.clone();
         let step = move |(x, y): (Tensor, Tensor)| -> Result<Tensor, ferroflux::Error> {
             optimizer.zero_grad();
             let loss = net.forward(&x).mse_loss(&y);
@@ -213,12 +214,17 @@ fn a_network_learns_eager_and_compiled_alike() {
         let x = Tensor::from_slice(&[0.0_f32, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0], &[4, 2]);
         let y = Tensor::from_slice(&[0.0_f32, 1.0, 1.0, 0.0], &[4, 1]);
         let compiled = compiled.then(|| compile(step.clone()).fullgraph(true).build().unwrap());
-        (0..60)
-            .map(|_| match &compiled {
+        let turn = |n: i32| {
+            rate.set_lr(0.1 * 0.99f64.powi(n)).unwrap();
+            match &compiled {
                 Some(step) => step.call((x.clone(), y.clone())).unwrap().item().unwrap(),
                 None => step((x.clone(), y.clone())).unwrap().item().unwrap(),
-            })
-            .collect::<Vec<f64>>()
+            }
+        };
+        let losses = (0..60).map(turn).collect::<Vec<f64>>();
+        // The first call finds no gradients to forget; another learning rate compiles nothing.
+        assert!(compiled.is_none_or(|step| step.captures() <= 2));
+        losses
     };
     let (eager, compiled) = (train(false), train(true));
     for (a, b) in eager.iter().zip(&compiled) {
