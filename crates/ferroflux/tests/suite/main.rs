@@ -4,15 +4,18 @@
 
 mod c_backend;
 mod cache;
+mod capture;
 mod channels_last;
 mod contradictory_graphs;
 mod differential;
+mod eager;
 mod from_graph;
 mod graph_plugins;
 mod guards;
 mod in_place;
 mod index_operators;
 mod indices;
+mod modules;
 mod numbers;
 mod operands;
 mod optimizers;
