@@ -29,6 +29,9 @@ mod symbols;
 pub mod transform;
 
 pub use autocast::{AutocastDevice, AutocastError, autocast, autocast_for};
-pub use functionalize::{FunctionalizeError, FunctionalizeProblem, functional_legality, functionalize};
+pub use functionalize::{
+    FunctionalizeError, FunctionalizeProblem, ViewInverse, ViewRule, functional_legality, functionalize,
+    view_rule,
+};
 pub use joint::{GradError, GradProblem, JointError, JointGraph, JointOptions, Tangents, Wrt, joint};
 pub use partition::{Contradiction, MinCut, Partition, Saved, partition, partition_min_cut};

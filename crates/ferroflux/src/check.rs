@@ -68,6 +68,18 @@ impl CallTensor for Tensor {
     }
 }
 
+impl CallTensor for &Tensor {
+    fn dtype(&self) -> DType {
+        Tensor::dtype(self)
+    }
+    fn sizes(&self) -> &[usize] {
+        Tensor::sizes(self)
+    }
+    fn integer(&self) -> Option<i64> {
+        self.item().map(|n| n.as_i64())
+    }
+}
+
 impl CallTensor for Value {
     fn dtype(&self) -> DType {
         Value::dtype(self)
@@ -151,6 +163,14 @@ impl Signature {
     /// As [`conform`](Signature::conform), with the values of the symbols that are known before the call.
     pub(crate) fn conform_with_known(&self, given: &[Tensor], known: &[i64]) -> Result<Vec<Tensor>, Error> {
         self.check_with_known(given, known)?;
+        self.laid_out(given)
+    }
+
+    /// Converts host tensors that fit to the memory layout that the model was captured with.
+    ///
+    /// # Errors
+    /// No memory for a copy.
+    pub(crate) fn laid_out(&self, given: &[Tensor]) -> Result<Vec<Tensor>, Error> {
         self.inputs.iter().zip(given).map(|(expected, tensor)| expected.laid_out(tensor)).collect()
     }
 

@@ -119,6 +119,9 @@ pub enum Error {
     /// A function that cannot be transformed.
     #[error(transparent)]
     Transform(#[from] aot_autograd::transform::TransformError),
+    /// A call that cannot be recorded, or a function that cannot be captured.
+    #[error(transparent)]
+    Capture(#[from] dynamo::CaptureError),
     /// A function called with unsupported arguments.
     #[error("function: {0}")]
     Function(String),

@@ -19,17 +19,24 @@
 //! - [`foreign`]: graphs on the tensors of another framework, lent for a call.
 //! - [`cache`]: compiled programs on disk, for later processes.
 //! - [`train`], [`optim`]: gradients, and training steps compiled as one program.
+//! - [`prelude`]: what a program written in Rust uses: [`eager`] tensors with operators and gradients, [`nn`] modules, and
+//!   [`capture`]: `compile(f)` for Rust functions.
 //! - [`func`]: functions of tensors in Rust, and their transforms: `grad`, `vmap`, `jvp`, `hessian`, ….
 //! - [`list_backends`]: the available backends, and the reasons why others are not.
 //! - [`graph_backend`]: backends in Rust that take whole graphs (`eager`, `inspect`, your own), as plugins.
 //!
 //! Not here: the stages themselves. Each is a crate of its own; this one connects them.
 
+// The derive macro of modules names this crate, also within it.
+extern crate self as ferroflux;
+
 pub mod cache;
+pub mod capture;
 mod check;
 mod code;
 mod compiled;
 mod complex_boundary;
+pub mod eager;
 mod error;
 mod explain;
 pub mod foreign;
@@ -38,10 +45,12 @@ pub mod graph_backend;
 mod graph_plugin;
 mod inputs;
 mod lent;
+pub mod nn;
 pub mod optim;
 mod options;
 mod oracle;
 pub mod pipeline;
+pub mod prelude;
 mod program;
 mod recipe;
 mod seeds;

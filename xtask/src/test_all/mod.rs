@@ -27,7 +27,7 @@ const GPU_KERNELS: &str = "GPU kernels";
 /// The larger corpus, which is optional.
 const CORPUS: &str = "../shared/corpus";
 /// The packages that are not published.
-const UNPUBLISHED: [&str; 10] = [
+const UNPUBLISHED: [&str; 11] = [
     "broken",
     "ferroflux-cpu",
     "ferroflux-cuda",
@@ -35,6 +35,7 @@ const UNPUBLISHED: [&str; 10] = [
     "ferroflux-rocm",
     "gpu-emulator",
     "hip-standin",
+    "models",
     "sentence-embeddings",
     "testing",
     "xtask",

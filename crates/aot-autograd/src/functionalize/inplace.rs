@@ -128,7 +128,7 @@ impl Pass<'_> {
         let meta = self.storages.view(view).meta.clone();
         let out_meta = node.outputs.first().and_then(|&v| self.old.meta(v)).unwrap_or(&meta).clone();
         // `detach_`, `squeeze_`, `transpose_` change the metadata of the tensor and no element.
-        let rule = views::rule(functional, &new_args, &meta, &[&out_meta], 0);
+        let rule = views::view_rule(functional, &new_args, &meta, &[&out_meta], 0);
         let name = functional.split('.').nth(1).unwrap_or(functional).to_string();
         if let Some(rule) = rule {
             let now = self.derive(view, rule, None, &out_meta, (self.old.node_name(id), node.origin))?;

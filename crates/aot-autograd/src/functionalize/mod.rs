@@ -17,6 +17,8 @@ mod strides;
 mod subgraphs;
 mod views;
 
+pub use views::{ViewInverse, ViewRule, view_rule};
+
 use fx_ir::{Arg, Dialect, Graph, InputKind, Legality, Node, NodeId, NodeKind, OriginId, Output, OutputKind};
 use fx_ir::{ValueId, ValueType};
 use ir_core::{Arena, Origin, TensorMeta};
@@ -213,13 +215,13 @@ impl Pass<'_> {
     fn pure(&mut self, node: &Node, target: &str, args: &[Arg]) -> Step<()> {
         let new_args = self.read_args(args)?;
         let metas: Vec<&TensorMeta> = node.outputs.iter().filter_map(|&v| self.old.meta(v)).collect();
-        let mut rules: Vec<Option<views::Rule>> = vec![None; node.outputs.len()];
+        let mut rules: Vec<Option<views::ViewRule>> = vec![None; node.outputs.len()];
         let source = self.viewed(args);
         // Operators that share memory return only tensors.
         if let Some(source) = source.filter(|_| metas.len() == node.outputs.len()) {
             let input = &self.storages.view(source).meta;
             for (n, rule) in rules.iter_mut().enumerate() {
-                *rule = views::rule(target, &new_args, input, &metas, n);
+                *rule = views::view_rule(target, &new_args, input, &metas, n);
             }
         }
         // A view that addresses the storage is computed from the storage, never from the operand's functional value.
@@ -253,7 +255,7 @@ impl Pass<'_> {
     fn derive(
         &mut self,
         source: ViewRef,
-        rule: views::Rule,
+        rule: views::ViewRule,
         new: Option<ValueId>,
         meta: &TensorMeta,
         (name, origin): (&str, OriginId),

@@ -1,10 +1,10 @@
 //! Storages and their views: which tensors share memory, which value is current, and how to read or write one. It knows
-//! views only by their [`Rule`]s.
+//! views only by their [`ViewRule`]s.
 
 use fx_ir::{Arg, Graph, InputKind, OriginId, ValueId, ValueType};
 use ir_core::TensorMeta;
 
-use super::views::{Inverse, Rule};
+use super::views::{ViewInverse, ViewRule};
 
 /// A view of a storage; its root is the storage itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub(super) struct View {
     /// Its meta.
     pub(super) meta: TensorMeta,
     /// The parent view and the rule; `None` for a storage.
-    from: Option<(ViewRef, Rule)>,
+    from: Option<(ViewRef, ViewRule)>,
     storage: usize,
     name: String,
     /// The call that created it: replays have the origin of this call, whichever node reads.
@@ -29,7 +29,7 @@ impl View {
     /// A view of `parent`; [`Storages::push`] completes it.
     pub(super) fn derived(
         parent: ViewRef,
-        rule: Rule,
+        rule: ViewRule,
         meta: TensorMeta,
         name: &str,
         origin: OriginId,
@@ -191,23 +191,23 @@ impl Storages {
         &mut self,
         out: &mut Graph,
         parent: ViewRef,
-        inverse: &Inverse,
+        inverse: &ViewInverse,
         new: ValueId,
         origin: OriginId,
     ) -> Result<ValueId, &'static str> {
         let (target, args) = match inverse {
-            Inverse::Identity => return Ok(new),
-            Inverse::Refused(why) => return Err(why),
-            Inverse::Reshape => {
+            ViewInverse::Identity => return Ok(new),
+            ViewInverse::Refused(why) => return Err(why),
+            ViewInverse::Reshape => {
                 let sizes = Arg::ints(&self.views[parent.0].meta.sizes);
                 ("aten.reshape.default".to_string(), vec![Arg::Value(new), sizes])
             }
-            Inverse::Call(target, rest) => {
+            ViewInverse::Call(target, rest) => {
                 let mut args = vec![Arg::Value(new)];
                 args.extend(rest.iter().cloned());
                 (target.clone(), args)
             }
-            Inverse::Scatter(target, rest) => {
+            ViewInverse::Scatter(target, rest) => {
                 let base = self.read(out, parent);
                 let mut args = vec![Arg::Value(base), Arg::Value(new)];
                 args.extend(rest.iter().cloned());

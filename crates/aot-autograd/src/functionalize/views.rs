@@ -11,20 +11,20 @@ use super::strides;
 
 /// How a view is computed from its parent, and its inverse.
 #[derive(Clone, Debug)]
-pub(super) struct Rule {
+pub struct ViewRule {
     /// The operator that creates the view.
-    pub(super) target: String,
+    pub target: String,
     /// Its arguments after the first.
-    pub(super) args: Vec<Arg>,
+    pub args: Vec<Arg>,
     /// The inverse.
-    pub(super) inverse: Inverse,
+    pub inverse: ViewInverse,
     /// Whether it addresses the storage and not the operand's elements (`as_strided`).
-    pub(super) of_storage: bool,
+    pub of_storage: bool,
 }
 
 /// How a new value of the view becomes a new value of its parent.
 #[derive(Clone, Debug)]
-pub(super) enum Inverse {
+pub enum ViewInverse {
     /// The value is unchanged.
     Identity,
     /// The same elements in the operand's shape.
@@ -39,13 +39,13 @@ pub(super) enum Inverse {
 
 /// The rule of a call's result number `n`, or `None` where the result does not share memory with operand 0.
 /// `args` are complete, `outs` the metas of all results.
-pub(super) fn rule(
+pub fn view_rule(
     target: &str,
     args: &[Arg],
     input: &TensorMeta,
     outs: &[&TensorMeta],
     n: usize,
-) -> Option<Rule> {
+) -> Option<ViewRule> {
     let (namespace, rest) = target.split_once('.')?;
     let name = rest.split('.').next().unwrap_or(rest);
     if namespace != "aten" {
@@ -53,31 +53,33 @@ pub(super) fn rule(
     }
     let out = *outs.get(n)?;
     let inverse = match name {
-        "alias" | "detach" | "lift_fresh" | "resolve_conj" | "resolve_neg" | "positive" => Inverse::Identity,
+        "alias" | "detach" | "lift_fresh" | "resolve_conj" | "resolve_neg" | "positive" => {
+            ViewInverse::Identity
+        }
         "to" | "contiguous" | "type_as" => same_memory(name, target, args, input, out)?,
         "dropout" | "feature_dropout" | "alpha_dropout" | "feature_alpha_dropout" => passes_through(args)?,
         "reshape" | "reshape_as" | "flatten" | "ravel" => {
-            strides::is_view(input, &out.sizes).then_some(Inverse::Reshape)?
+            strides::is_view(input, &out.sizes).then_some(ViewInverse::Reshape)?
         }
         "view" if target == "aten.view.dtype" => view_dtype(input, out),
         "view" | "view_as" | "_unsafe_view" | "unflatten" | "squeeze" | "unsqueeze" | "_reshape_alias" => {
-            Inverse::Reshape
+            ViewInverse::Reshape
         }
         "transpose" | "t" | "swapaxes" | "swapdims" | "numpy_T" | "mT" | "_conj" | "_neg_view" => {
-            Inverse::Call(target.into(), args[1..].to_vec())
+            ViewInverse::Call(target.into(), args[1..].to_vec())
         }
-        "matrix_H" | "mH" | "adjoint" => Inverse::Call(target.into(), args[1..].to_vec()),
-        "permute" => Inverse::Call(target.into(), vec![inverse_permutation(args.get(1)?, input.rank())?]),
+        "matrix_H" | "mH" | "adjoint" => ViewInverse::Call(target.into(), args[1..].to_vec()),
+        "permute" => ViewInverse::Call(target.into(), vec![inverse_permutation(args.get(1)?, input.rank())?]),
         "movedim" | "moveaxis" => {
-            Inverse::Call(target.into(), vec![args.get(2)?.clone(), args.get(1)?.clone()])
+            ViewInverse::Call(target.into(), vec![args.get(2)?.clone(), args.get(1)?.clone()])
         }
-        "view_as_real" => Inverse::Call("aten.view_as_complex.default".into(), vec![]),
-        "view_as_complex" => Inverse::Call("aten.view_as_real.default".into(), vec![]),
-        "real" if !input.dtype.is_complex() => Inverse::Identity,
+        "view_as_real" => ViewInverse::Call("aten.view_as_complex.default".into(), vec![]),
+        "view_as_complex" => ViewInverse::Call("aten.view_as_real.default".into(), vec![]),
+        "real" if !input.dtype.is_complex() => ViewInverse::Identity,
         "expand" | "expand_as" | "broadcast_to" => expanded(input, out),
-        "select" => Inverse::Scatter("aten.select_scatter.default".into(), args[1..].to_vec()),
-        "slice" => Inverse::Scatter("aten.slice_scatter.default".into(), args[1..].to_vec()),
-        "diagonal" => Inverse::Scatter("aten.diagonal_scatter.default".into(), args[1..].to_vec()),
+        "select" => ViewInverse::Scatter("aten.select_scatter.default".into(), args[1..].to_vec()),
+        "slice" => ViewInverse::Scatter("aten.slice_scatter.default".into(), args[1..].to_vec()),
+        "diagonal" => ViewInverse::Scatter("aten.diagonal_scatter.default".into(), args[1..].to_vec()),
         "narrow" => return narrow(args, input, out),
         "as_strided" => return as_strided(args, input),
         "resize" | "resize_as" | "resize_as_sparse" => return resize(input, out),
@@ -87,11 +89,11 @@ pub(super) fn rule(
         }
         // Shares memory by its schema, but how to write through it is not known: reads are replayed.
         _ if outs.len() == 1 && aliases_by_schema(target) => {
-            Inverse::Refused("has no rule for writing through it")
+            ViewInverse::Refused("has no rule for writing through it")
         }
         _ => return None,
     };
-    Some(Rule { target: target.into(), args: args[1..].to_vec(), inverse, of_storage: false })
+    Some(ViewRule { target: target.into(), args: args[1..].to_vec(), inverse, of_storage: false })
 }
 
 /// Whether the operator table says that the first result shares memory with the first argument.
@@ -111,7 +113,7 @@ fn same_memory(
     args: &[Arg],
     input: &TensorMeta,
     out: &TensorMeta,
-) -> Option<Inverse> {
+) -> Option<ViewInverse> {
     // The position of `copy` in the schemas of `to`.
     let copy = match (name, target) {
         ("to", "aten.to.dtype") => Some(3),
@@ -122,29 +124,29 @@ fn same_memory(
     };
     let copies = copy.and_then(|n| args.get(n)).and_then(Arg::as_scalar).is_some_and(Scalar::as_bool);
     let same = input.dtype == out.dtype && input.device == out.device && input.strides == out.strides;
-    (same && !copies).then_some(Inverse::Identity)
+    (same && !copies).then_some(ViewInverse::Identity)
 }
 
 /// `dropout(input, p, train)` returns its operand outside training and for `p = 0`.
-fn passes_through(args: &[Arg]) -> Option<Inverse> {
+fn passes_through(args: &[Arg]) -> Option<ViewInverse> {
     let number = |n: usize| args.get(n).and_then(Arg::as_scalar);
     let drops = number(2).is_some_and(Scalar::as_bool) && number(1).is_none_or(|p| p.as_f64() != 0.0);
-    (!drops).then_some(Inverse::Identity)
+    (!drops).then_some(ViewInverse::Identity)
 }
 
-fn view_dtype(input: &TensorMeta, out: &TensorMeta) -> Inverse {
+fn view_dtype(input: &TensorMeta, out: &TensorMeta) -> ViewInverse {
     match input.dtype.size() == out.dtype.size() || input.rank() > 0 {
-        true => Inverse::Call("aten.view.dtype".into(), vec![Arg::DType(input.dtype)]),
-        false => Inverse::Refused("changes the dtype's size"),
+        true => ViewInverse::Call("aten.view.dtype".into(), vec![Arg::DType(input.dtype)]),
+        false => ViewInverse::Refused("changes the dtype's size"),
     }
 }
 
 /// An expansion is written through only where it repeats nothing.
-fn expanded(input: &TensorMeta, out: &TensorMeta) -> Inverse {
+fn expanded(input: &TensorMeta, out: &TensorMeta) -> ViewInverse {
     match input.numel() == out.numel() {
-        true => Inverse::Reshape,
+        true => ViewInverse::Reshape,
         false => {
-            Inverse::Refused("repeats elements (`expand`), so that one element would get several values")
+            ViewInverse::Refused("repeats elements (`expand`), so that one element would get several values")
         }
     }
 }
@@ -179,19 +181,19 @@ fn inverse_permutation(dims: &Arg, rank: usize) -> Option<Arg> {
 }
 
 /// The part of `dim` from `start`, as `slice` and `slice_scatter`.
-fn part(dim: i64, start: SymExpr, length: SymExpr) -> Rule {
+fn part(dim: i64, start: SymExpr, length: SymExpr) -> ViewRule {
     let end = &start + &length;
     let args = vec![dim.into(), start.into(), end.into(), 1.into()];
-    Rule {
+    ViewRule {
         target: "aten.slice.Tensor".into(),
-        inverse: Inverse::Scatter("aten.slice_scatter.default".into(), args.clone()),
+        inverse: ViewInverse::Scatter("aten.slice_scatter.default".into(), args.clone()),
         args,
         of_storage: false,
     }
 }
 
 /// `narrow(dim, start, length)`.
-fn narrow(args: &[Arg], input: &TensorMeta, out: &TensorMeta) -> Option<Rule> {
+fn narrow(args: &[Arg], input: &TensorMeta, out: &TensorMeta) -> Option<ViewRule> {
     let dim = int(args, 1)?;
     let d = wrap(dim, input.rank())?;
     match sym(args, 2) {
@@ -200,25 +202,25 @@ fn narrow(args: &[Arg], input: &TensorMeta, out: &TensorMeta) -> Option<Rule> {
         }
         Some(start) => Some(part(dim, start, out.sizes[d].clone())),
         // `narrow.Tensor` takes its start from a tensor.
-        None => Some(Rule {
+        None => Some(ViewRule {
             target: "aten.narrow.Tensor".into(),
             args: args[1..].to_vec(),
-            inverse: Inverse::Refused("begins where a tensor says (`narrow`)"),
+            inverse: ViewInverse::Refused("begins where a tensor says (`narrow`)"),
             of_storage: false,
         }),
     }
 }
 
 /// Result `n` of `unbind(dim)` is `select(dim, n)`.
-fn unbind(args: &[Arg], n: usize) -> Option<Rule> {
+fn unbind(args: &[Arg], n: usize) -> Option<ViewRule> {
     let dim = int(args, 1).unwrap_or(0);
     let args: Vec<Arg> = vec![dim.into(), (n as i64).into()];
-    let inverse = Inverse::Scatter("aten.select_scatter.default".into(), args.clone());
-    Some(Rule { target: "aten.select.int".into(), args, inverse, of_storage: false })
+    let inverse = ViewInverse::Scatter("aten.select_scatter.default".into(), args.clone());
+    Some(ViewRule { target: "aten.select.int".into(), args, inverse, of_storage: false })
 }
 
 /// Result `n` of a split is the part after those before it.
-fn split(name: &str, args: &[Arg], input: &TensorMeta, outs: &[&TensorMeta], n: usize) -> Option<Rule> {
+fn split(name: &str, args: &[Arg], input: &TensorMeta, outs: &[&TensorMeta], n: usize) -> Option<ViewRule> {
     let dim = match name {
         "hsplit" => i64::from(input.rank() > 1),
         "vsplit" => 0,
@@ -232,23 +234,23 @@ fn split(name: &str, args: &[Arg], input: &TensorMeta, outs: &[&TensorMeta], n: 
 }
 
 /// `as_strided(size, stride, offset)` addresses the storage; without an offset it keeps the operand's.
-fn as_strided(args: &[Arg], input: &TensorMeta) -> Option<Rule> {
+fn as_strided(args: &[Arg], input: &TensorMeta) -> Option<ViewRule> {
     let offset = sym(args, 3).unwrap_or_else(|| input.offset.clone());
     let args = vec![args.get(1)?.clone(), args.get(2)?.clone(), offset.into()];
-    let inverse = Inverse::Scatter("aten.as_strided_scatter.default".into(), args.clone());
-    Some(Rule { target: "aten.as_strided.default".into(), args, inverse, of_storage: true })
+    let inverse = ViewInverse::Scatter("aten.as_strided_scatter.default".into(), args.clone());
+    Some(ViewRule { target: "aten.as_strided.default".into(), args, inverse, of_storage: true })
 }
 
 /// `resize_` sees the first elements of the storage in another shape. (A storage that would have to grow is refused by
 /// the caller: its new elements have no value.)
-fn resize(input: &TensorMeta, out: &TensorMeta) -> Option<Rule> {
+fn resize(input: &TensorMeta, out: &TensorMeta) -> Option<ViewRule> {
     let (have, want) = (input.numel().as_const()?, out.numel().as_const()?);
     if want > have {
         return None;
     }
     let args = vec![Arg::ints(&out.sizes), Arg::ints(&out.strides), out.offset.clone().into()];
-    let inverse = Inverse::Scatter("aten.as_strided_scatter.default".into(), args.clone());
-    Some(Rule { target: "aten.as_strided.default".into(), args, inverse, of_storage: true })
+    let inverse = ViewInverse::Scatter("aten.as_strided_scatter.default".into(), args.clone());
+    Some(ViewRule { target: "aten.as_strided.default".into(), args, inverse, of_storage: true })
 }
 
 /// The permutation that brings a storage's tensor into the order of its elements in memory, with the resulting meta: a
@@ -257,7 +259,7 @@ fn resize(input: &TensorMeta, out: &TensorMeta) -> Option<Rule> {
 ///
 /// # Errors
 /// The tensor has gaps or an offset, or its strides cannot be compared.
-pub(super) fn in_memory_order(root: &TensorMeta) -> Result<Option<(Rule, TensorMeta)>, &'static str> {
+pub(super) fn in_memory_order(root: &TensorMeta) -> Result<Option<(ViewRule, TensorMeta)>, &'static str> {
     const REFUSED: &str = "addresses memory that is not dense (`as_strided`)";
     if root.offset != SymExpr::ZERO {
         return Err(REFUSED);
@@ -271,6 +273,6 @@ pub(super) fn in_memory_order(root: &TensorMeta) -> Result<Option<(Rule, TensorM
     let order: Vec<i64> = dims.iter().map(|&d| d as i64).collect();
     let order = Arg::from(order.as_slice());
     let back = inverse_permutation(&order, root.rank()).ok_or(REFUSED)?;
-    let inverse = Inverse::Call(target.into(), vec![back]);
-    Ok(Some((Rule { target: target.into(), args: vec![order], inverse, of_storage: false }, meta)))
+    let inverse = ViewInverse::Call(target.into(), vec![back]);
+    Ok(Some((ViewRule { target: target.into(), args: vec![order], inverse, of_storage: false }, meta)))
 }

@@ -1,10 +1,10 @@
 //! A compiled function: the code of its graph on any backend.
 
-use fx_ir::Graph;
+use fx_ir::{Graph, InputKind};
 use tensor::Tensor;
 
-use crate::check::Signature;
-use crate::code::{Code, CompiledCode};
+use crate::check::{CallTensor, Signature};
+use crate::code::{Code, CompiledCode, Weights};
 use crate::inputs::{self, TensorInfo};
 use crate::seeds::Seeds;
 use crate::{Error, Options};
@@ -19,9 +19,21 @@ pub struct CompiledFunc {
 }
 
 impl CompiledFunc {
-    pub(super) fn new(graph: Graph, options: &Options) -> Result<CompiledFunc, Error> {
-        let inputs = inputs::of_graph(&graph);
-        let CompiledCode { code, guards, .. } = Code::of_prims(graph.clone(), &|_| Ok(None), options)?;
+    pub(crate) fn new(graph: Graph, options: &Options) -> Result<CompiledFunc, Error> {
+        CompiledFunc::with_constants(graph, &|_| Ok(None), options)
+    }
+
+    /// As [`new`](CompiledFunc::new), where parameters and constants of the graph are given now and not at every call.
+    pub(crate) fn with_constants(
+        graph: Graph,
+        weights: Weights<'_>,
+        options: &Options,
+    ) -> Result<CompiledFunc, Error> {
+        let constant =
+            |name: &str| graph.inputs().any(|(_, kind, n)| n == name && kind == InputKind::Parameter);
+        let inputs: Vec<TensorInfo> =
+            inputs::of_graph(&graph).into_iter().filter(|info| !constant(&info.name)).collect();
+        let CompiledCode { code, guards, .. } = Code::of_prims(graph.clone(), weights, options)?;
         let signature = Signature::of(&inputs, &graph.symbols, &guards)?;
         Ok(CompiledFunc { graph, inputs, signature, code, seeds: Seeds::new(options.seed) })
     }
@@ -34,6 +46,22 @@ impl CompiledFunc {
     pub fn call(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Error> {
         let inputs = self.signature.conform(inputs)?;
         self.code.run(&inputs.iter().collect::<Vec<_>>(), self.seeds.next())
+    }
+
+    /// Whether a call with these tensors fits.
+    ///
+    /// # Errors
+    /// Why it does not.
+    pub(crate) fn fits<T: CallTensor>(&self, inputs: &[T]) -> Result<(), Error> {
+        self.signature.check(inputs)
+    }
+
+    /// As [`call`](CompiledFunc::call), for tensors that fit.
+    /// Also gives the seed of the call.
+    pub(crate) fn call_fitting(&self, inputs: &[Tensor]) -> Result<(Vec<Tensor>, u64), Error> {
+        let inputs = self.signature.laid_out(inputs)?;
+        let seed = self.seeds.next();
+        Ok((self.code.run(&inputs.iter().collect::<Vec<_>>(), seed)?, seed))
     }
 
     /// The graph of prims that was compiled, before the passes.

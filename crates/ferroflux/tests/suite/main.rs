@@ -4,9 +4,11 @@
 
 mod c_backend;
 mod cache;
+mod capture;
 mod channels_last;
 mod contradictory_graphs;
 mod differential;
+mod eager;
 mod foreign;
 mod from_graph;
 mod graph_plugins;
@@ -14,6 +16,7 @@ mod guards;
 mod in_place;
 mod index_operators;
 mod indices;
+mod modules;
 mod numbers;
 mod operands;
 mod optimizers;

@@ -1,0 +1,228 @@
+//! The recorded calls that values depend on, in an order in which they can run. What is a leaf is the caller's decision:
+//! pieces end where data is, histories of gradients at variables.
+
+use std::sync::Arc;
+
+use fx_ir::{Arg, Graph, InputKind, Symbol, ValueId, ValueType};
+use ir_core::{SymExpr, TensorMeta};
+use prims::OpError;
+use rustc_hash::FxHashMap;
+
+use crate::body::{self, Outs};
+use crate::key::Key;
+use crate::node::{Call, Kind, Operand, Value};
+
+type Id = (*const Call, u32);
+
+/// Calls, and the values at which they begin.
+pub(crate) struct Walk {
+    /// In an order in which they can run.
+    pub(crate) calls: Vec<Arc<Call>>,
+    pub(crate) leaves: Vec<Value>,
+    place: FxHashMap<*const Call, usize>,
+    leaf: FxHashMap<Id, usize>,
+    /// For every call how many operands of the others are its results.
+    pub(crate) uses: Vec<usize>,
+    ends: fn(&Value) -> bool,
+    /// The value that stands for another one.
+    same: fn(&Value) -> &Value,
+}
+
+impl Walk {
+    /// From `roots` to the values for which `ends` holds; `same` looks through aliases.
+    pub(crate) fn new(roots: &[Value], ends: fn(&Value) -> bool, same: fn(&Value) -> &Value) -> Walk {
+        let mut walk = Walk {
+            calls: Vec::new(),
+            leaves: Vec::new(),
+            place: FxHashMap::default(),
+            leaf: FxHashMap::default(),
+            uses: Vec::new(),
+            ends,
+            same,
+        };
+        roots.iter().for_each(|root| walk.visit(root));
+        for call in &walk.calls {
+            let operands = call.operands();
+            let mut count = |v: &Value| {
+                if let Some(&at) = walk.place.get(&Arc::as_ptr(&same(v).call)) {
+                    walk.uses[at] += 1;
+                }
+            };
+            operands.iter().for_each(|o| o.for_each_value(&mut count));
+        }
+        walk
+    }
+
+    /// Depth first, without recursion: chains may be long.
+    fn visit(&mut self, root: &Value) {
+        enum Task {
+            Enter(Value),
+            Leave(Arc<Call>),
+        }
+        let mut tasks = vec![Task::Enter(root.clone())];
+        while let Some(task) = tasks.pop() {
+            let value = match task {
+                Task::Leave(call) => {
+                    let at = self.calls.len();
+                    if self.place.insert(Arc::as_ptr(&call), at) == Some(usize::MAX) {
+                        self.calls.push(call);
+                        self.uses.push(0);
+                    }
+                    continue;
+                }
+                Task::Enter(value) => (self.same)(&value).clone(),
+            };
+            if (self.ends)(&value) {
+                let next = self.leaves.len();
+                if *self.leaf.entry(value.id()).or_insert(next) == next {
+                    self.leaves.push(value);
+                }
+                continue;
+            }
+            let address = Arc::as_ptr(&value.call);
+            if self.place.contains_key(&address) {
+                continue;
+            }
+            // Marks it as entered; the place follows when its operands are there.
+            self.place.insert(address, usize::MAX);
+            let call = Arc::clone(&value.call);
+            let operands = call.operands();
+            let key = match &call.kind {
+                Kind::Operator { key, .. } => key.clone(),
+                _ => None,
+            };
+            tasks.push(Task::Leave(call));
+            let mut needed: Vec<Value> = key.into_iter().collect();
+            operands.iter().for_each(|o| o.for_each_value(&mut |v| needed.push(v.clone())));
+            tasks.extend(needed.into_iter().rev().map(Task::Enter));
+        }
+    }
+
+    /// The calls and the types of the leaves, for finding the same computation again.
+    pub(crate) fn key(&self) -> Key {
+        let mut key = Key::default();
+        self.leaves.iter().for_each(|leaf| key.meta(leaf.meta()));
+        self.structure(key)
+    }
+
+    /// As [`key`](Walk::key), of leaves of any sizes.
+    pub(crate) fn class(&self) -> Key {
+        let mut key = Key::default();
+        self.leaves.iter().for_each(|leaf| key.class(leaf.meta()));
+        self.structure(key)
+    }
+
+    fn structure(&self, mut key: Key) -> Key {
+        key.number(self.leaves.len() as u64);
+        for call in &self.calls {
+            key.kind(&call.kind);
+            if let Kind::Operator { key: Some(own), .. } = &call.kind {
+                self.reference(&mut key, own);
+            }
+            for operand in call.operands().iter() {
+                key.operand(operand, &mut |key, v| self.reference(key, v));
+            }
+        }
+        key
+    }
+
+    /// The number of a value within the walk.
+    fn reference(&self, key: &mut Key, v: &Value) {
+        let v = (self.same)(v);
+        match (self.leaf.get(&v.id()), self.place.get(&Arc::as_ptr(&v.call))) {
+            (Some(leaf), _) => key.number(*leaf as u64),
+            (None, Some(place)) => {
+                key.number((1 << 40) + *place as u64);
+                key.number(v.out.into());
+            }
+            (None, None) => key.number(u64::MAX),
+        }
+    }
+
+    /// The number of a call; `None` where it is not among them.
+    pub(crate) fn place_of(&self, value: &Value) -> Option<usize> {
+        self.place.get(&Arc::as_ptr(&(self.same)(value).call)).copied()
+    }
+
+    /// The calls as a graph of prims whose placeholders are the leaves; also the results of every call. Dimensions of leaves
+    /// for which `symbolic` holds (number of the leaf, dimension) are symbols.
+    ///
+    /// # Errors
+    /// An operator refuses a call, which recording would have found.
+    pub(crate) fn graph(&self, name: &str, symbolic: &dyn Fn(usize, usize) -> bool) -> Result<Made, OpError> {
+        let mut graph = Graph::new(name);
+        let mut leaves: Vec<ValueId> = Vec::with_capacity(self.leaves.len());
+        for (n, leaf) in self.leaves.iter().enumerate() {
+            let name = format!("x{n}");
+            let size = |(d, &size): (usize, &i64)| {
+                if !symbolic(n, d) {
+                    return SymExpr::from_i64(size);
+                }
+                let symbol = Symbol {
+                    name: format!("{name}.size({d})"),
+                    min: 0,
+                    max: None,
+                    hint: Some(size),
+                    unbacked: false,
+                };
+                SymExpr::sym(graph.add_symbol(symbol))
+            };
+            let sizes: Vec<SymExpr> = leaf.meta().sizes.iter().enumerate().map(size).collect();
+            let ty = ValueType::Tensor(TensorMeta::contiguous(leaf.meta().dtype, sizes));
+            leaves.push(graph.placeholder(InputKind::User, name.clone(), &name, ty));
+        }
+        let mut results: Vec<Outs> = Vec::with_capacity(self.calls.len());
+        for (n, call) in self.calls.iter().enumerate() {
+            let id = |v: &Value, results: &[Outs]| self.id(v, &leaves, results);
+            let missing = || OpError::Invalid { op: name.into(), what: "an operand was released".into() };
+            let mut args: Vec<Arg> = Vec::new();
+            for operand in call.operands().iter() {
+                let value = &mut |v: &Value| id(v, &results).ok_or_else(missing);
+                args.push(operand.to_arg(value, &|size| size.hint().into())?);
+            }
+            let outs = match &call.kind {
+                Kind::Operator { op, key } => {
+                    let key = key.as_ref().and_then(|k| id(k, &results));
+                    let short = body::short_name(op);
+                    let origin = body::origin(&mut graph, short, call.at);
+                    body::operator(&mut graph, op, args, (&format!("{short}_{n}"), key, origin))?
+                }
+                Kind::Graph(body) => {
+                    let values =
+                        args.iter().filter_map(|a| if let Arg::Value(v) = a { Some(*v) } else { None });
+                    body::inline(&mut graph, body, &values.collect::<Vec<_>>())
+                }
+                Kind::Data | Kind::Alias { .. } => Outs::new(),
+            };
+            results.push(outs);
+        }
+        Ok(Made { graph, leaves, results })
+    }
+
+    fn id(&self, v: &Value, leaves: &[ValueId], results: &[Outs]) -> Option<ValueId> {
+        let v = (self.same)(v);
+        match self.leaf.get(&v.id()) {
+            Some(&leaf) => leaves.get(leaf).copied(),
+            None => {
+                let place = *self.place.get(&Arc::as_ptr(&v.call))?;
+                results.get(place)?.get(v.out as usize).copied()
+            }
+        }
+    }
+}
+
+/// A graph of recorded calls.
+pub(crate) struct Made {
+    pub(crate) graph: Graph,
+    /// The placeholders of the leaves.
+    pub(crate) leaves: Vec<ValueId>,
+    /// The results of each call.
+    pub(crate) results: Vec<Outs>,
+}
+
+impl Operand {
+    /// A list of tensors.
+    pub fn values(values: impl IntoIterator<Item = Value>) -> Operand {
+        Operand::List(values.into_iter().map(Operand::Value).collect())
+    }
+}

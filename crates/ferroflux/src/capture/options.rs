@@ -1,0 +1,126 @@
+//! How a function is compiled: the builder that [`compile`] gives.
+
+use std::marker::PhantomData;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use dynamo::DimRange;
+use fx_ir::Graph;
+use tensor::Tensor as HostTensor;
+
+use super::{Arguments, BackendFn, Callable, CompiledFn, Function, Results};
+use crate::{Error, Mode, Options};
+
+/// Compiled forms that a function keeps, as PyTorch's recompile limit.
+const LIMIT: usize = 8;
+
+/// The settings of a compiled function.
+#[derive(Clone)]
+pub(super) struct Settings {
+    pub(super) options: Options,
+    pub(super) backend: Option<Arc<BackendFn>>,
+    pub(super) dynamic: Option<bool>,
+    pub(super) fullgraph: bool,
+    pub(super) freeze: bool,
+    pub(super) limit: usize,
+    pub(super) ranges: Vec<(usize, usize, DimRange)>,
+}
+
+impl Settings {
+    /// The declared range of a dimension of an argument.
+    pub(super) fn range(&self, argument: usize, dim: usize) -> Option<DimRange> {
+        self.ranges.iter().find(|(a, d, _)| (*a, *d) == (argument, dim)).map(|(_, _, range)| *range)
+    }
+}
+
+/// A function that is to be compiled.
+pub struct Compile<A, R> {
+    function: Box<Function<A, R>>,
+    settings: Settings,
+    types: PhantomData<fn(A) -> R>,
+}
+
+/// Compiles a function of tensors; see [`crate::capture`].
+pub fn compile<A, R, F>(function: F) -> Compile<A, R>
+where
+    A: Arguments,
+    R: Results,
+    F: Fn(A) -> R + Send + Sync + 'static,
+{
+    let settings = Settings {
+        options: Options::new(),
+        backend: None,
+        dynamic: None,
+        fullgraph: false,
+        freeze: false,
+        limit: LIMIT,
+        ranges: Vec::new(),
+    };
+    Compile { function: Box::new(function), settings, types: PhantomData }
+}
+
+impl<A: Arguments, R: Results> Compile<A, R> {
+    /// Which backend, by name or by the path of a plugin library.
+    pub fn backend(mut self, name: impl Into<String>) -> Self {
+        self.settings.options = self.settings.options.backend(name);
+        self
+    }
+    /// A backend in Rust: a closure that takes the graph of prims and the tensors of the first call, and gives a function of
+    /// the graph's inputs. It may print the graph or draw it.
+    pub fn backend_fn<F>(mut self, backend: F) -> Self
+    where
+        F: Fn(&Graph, &[HostTensor]) -> Result<Callable, Error> + Send + Sync + 'static,
+    {
+        self.settings.backend = Some(Arc::new(backend));
+        self
+    }
+    /// The mode.
+    pub fn mode(mut self, mode: Mode) -> Self {
+        self.settings.options = self.settings.options.mode(mode);
+        self
+    }
+    /// All options of the compilation at once, backend and mode included.
+    pub fn options(mut self, options: Options) -> Self {
+        self.settings.options = options;
+        self
+    }
+    /// Whether sizes are symbolic: `true` from the first call on, `false` never. Without it a dimension becomes symbolic at
+    /// its second size.
+    pub fn dynamic(mut self, dynamic: bool) -> Self {
+        self.settings.dynamic = Some(dynamic);
+        self
+    }
+    /// Declares the sizes that a dimension of the tensor argument of this number may have: all are compiled at once, and
+    /// another size is an error.
+    pub fn range(mut self, argument: usize, dim: usize, sizes: RangeInclusive<i64>) -> Self {
+        let range = DimRange { min: *sizes.start(), max: Some(*sizes.end()) };
+        self.settings.ranges.push((argument, dim, range));
+        self
+    }
+    /// Whether the whole function must be one graph: a graph break is an error that names the line.
+    pub fn fullgraph(mut self, fullgraph: bool) -> Self {
+        self.settings.fullgraph = fullgraph;
+        self
+    }
+    /// Whether captured tensors that the function does not write are constants of the compiled code, which may change their
+    /// layout once. Writing one later compiles the function again. Only calls within `no_grad` do so.
+    pub fn freeze(mut self, freeze: bool) -> Self {
+        self.settings.freeze = freeze;
+        self
+    }
+    /// How many compiled forms are kept; the one that was not used for longest goes first.
+    pub fn limit(mut self, entries: usize) -> Self {
+        self.settings.limit = entries.max(1);
+        self
+    }
+    /// The function, which is captured when it is first called.
+    ///
+    /// # Errors
+    /// There is no such backend, or it cannot be loaded.
+    pub fn build(self) -> Result<CompiledFn<A, R>, Error> {
+        if self.settings.backend.is_none() {
+            crate::registry().load(&self.settings.options.backend)?;
+        }
+        Ok(CompiledFn::new(self.function, self.settings))
+    }
+}

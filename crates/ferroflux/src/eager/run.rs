@@ -1,0 +1,143 @@
+//! Computes recorded values: the piece that they need is compiled for its structure and types, kept, and run. Not here: what
+//! belongs to a piece ([`dynamo::Piece`]).
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use dynamo::{Lru, Piece, PieceKey, Seen, Value};
+use tensor::Tensor as HostTensor;
+
+use crate::cache::Cache;
+use crate::func::CompiledFunc;
+use crate::{Error, Options};
+
+/// Pieces that are kept. A training loop has a handful; shapes that vary make one each.
+const KEPT: usize = 512;
+
+/// A recorded chain is computed at this length even if no value is wanted, so that a loop does not grow without bound.
+pub(super) const LONGEST: u32 = 512;
+
+/// Computes values and stores them in their nodes.
+///
+/// # Errors
+/// Errors of the compiler and of the backend.
+pub(crate) fn force(values: &[Value]) -> Result<(), Error> {
+    let missing: Vec<Value> = values.iter().filter(|v| v.data().is_none()).cloned().collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let piece = Piece::of(&missing);
+    if piece.is_empty() {
+        return Ok(());
+    }
+    let inputs = piece.inputs();
+    let results = compiled(&piece, &inputs)?.call(&inputs)?;
+    piece.store(results);
+    Ok(())
+}
+
+/// Compiled pieces: by their exact sizes, and by their structure alone.
+struct Pieces {
+    exact: Lru<PieceKey, Arc<CompiledFunc>>,
+    classes: Lru<PieceKey, Arc<Mutex<Class>>>,
+}
+
+/// The pieces of one structure.
+#[derive(Default)]
+struct Class {
+    seen: Seen,
+    /// Forms for several sizes, the newest first.
+    dynamic: Vec<Arc<CompiledFunc>>,
+}
+
+/// Forms for several sizes that are kept of one structure.
+const KEPT_FORMS: usize = 4;
+
+/// The compiled form of a piece, from the cache or made now. Where the same structure ran on other sizes before, the sizes that
+/// differ are symbols, so that further sizes compile nothing.
+fn compiled(piece: &Piece, inputs: &[HostTensor]) -> Result<Arc<CompiledFunc>, Error> {
+    static PIECES: OnceLock<Mutex<Pieces>> = OnceLock::new();
+    let pieces = || {
+        let made = || Mutex::new(Pieces { exact: Lru::new(KEPT), classes: Lru::new(KEPT) });
+        PIECES.get_or_init(made).lock().unwrap_or_else(PoisonError::into_inner)
+    };
+    let key = piece.key();
+    if let Some(found) = pieces().exact.get(&key) {
+        return Ok(found);
+    }
+    let of_class = piece.class();
+    let class = {
+        let mut pieces = pieces();
+        let found = pieces.classes.get(&of_class);
+        found.unwrap_or_else(|| {
+            let class = Arc::default();
+            pieces.classes.insert(of_class, Arc::clone(&class));
+            class
+        })
+    };
+    if let Some(found) = class.lock().unwrap_or_else(PoisonError::into_inner).form(piece, inputs) {
+        return Ok(found);
+    }
+    let made = Arc::new(made(piece, &|_, _| false)?);
+    pieces().exact.insert(key, Arc::clone(&made));
+    Ok(made)
+}
+
+impl Class {
+    /// A form for several sizes that fits; none where these sizes are the first, or where only numbers will do.
+    fn form(&mut self, piece: &Piece, inputs: &[HostTensor]) -> Option<Arc<CompiledFunc>> {
+        if let Some(found) = self.dynamic.iter().find(|form| form.fits(inputs).is_ok()) {
+            return Some(Arc::clone(found));
+        }
+        self.seen.add(piece.sizes());
+        // A dimension of size 1 may be meant to be repeated: it stays a number.
+        let symbolic = |n: usize, d: usize| self.seen.varied(n, d) && inputs[n].sizes().get(d) != Some(&1);
+        let any = inputs.iter().enumerate().any(|(n, t)| (0..t.rank()).any(|d| symbolic(n, d)));
+        // What cannot be compiled for several sizes is compiled for these.
+        let made = any.then(|| made(piece, &symbolic).ok()).flatten().map(Arc::new)?;
+        let fits = made.fits(inputs).is_ok();
+        self.dynamic.insert(0, Arc::clone(&made));
+        self.dynamic.truncate(KEPT_FORMS);
+        fits.then_some(made)
+    }
+}
+
+fn made(piece: &Piece, symbolic: &dyn Fn(usize, usize) -> bool) -> Result<CompiledFunc, Error> {
+    let graph = piece.graph(symbolic).map_err(|e| Error::Function(e.to_string()))?;
+    tracing::debug!(target: "graph", calls = piece.calls(), "recorded calls are compiled\n{graph}");
+    COMPILED.fetch_add(1, Ordering::Relaxed);
+    CompiledFunc::new(graph, options())
+}
+
+/// Pieces that were compiled.
+static COMPILED: AtomicUsize = AtomicUsize::new(0);
+
+/// How many recorded pieces this process has compiled: a loop that makes it grow at every turn records another structure, or
+/// other numbers, each time.
+///
+/// ```
+/// use ferroflux::eager::compiled_pieces;
+/// use ferroflux::prelude::*;
+///
+/// for n in [3, 4, 5, 60, 7] {
+///     let data = vec![1.0_f32; n];
+///     let y = (Tensor::from_slice(&data, &[n]) * 2.0).exp().sum();
+///     assert!((y.item()? - n as f64 * 2.0_f64.exp()).abs() < 1e-3);
+/// }
+/// // For three elements, and for any number of them.
+/// assert_eq!(compiled_pieces(), 2);
+/// # Ok::<(), ferroflux::Error>(())
+/// ```
+pub fn compiled_pieces() -> usize {
+    COMPILED.load(Ordering::Relaxed)
+}
+
+/// The backend of pieces: the CPU's where it is linked in, else the interpreter. They are too many and too small for the
+/// cache on disk.
+fn options() -> &'static Options {
+    static OPTIONS: OnceLock<Options> = OnceLock::new();
+    OPTIONS.get_or_init(|| {
+        let options = Options::new().cache(Cache::Off);
+        if cfg!(feature = "cpu") { options } else { options.backend("eager") }
+    })
+}
