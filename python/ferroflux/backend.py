@@ -6,6 +6,7 @@ off what is not supported.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Any, Callable
 
@@ -34,7 +35,7 @@ def static_names(gm: GraphModule, kind: str) -> set[str]:
 def compiler(options: Options, kind: str) -> Callable:
     """What AOTAutograd calls with a graph of this kind: ``forward``, ``backward`` or ``inference``."""
 
-    def compile_graph(gm: GraphModule, example_inputs: Any) -> Callable[[list], list]:
+    def compile_graph(gm: GraphModule, example_inputs: Any) -> tuple[Any, Callable[[list], list]]:
         constants = static_names(gm, kind) if options.freeze else set()
         return fallback.compiled(gm, options, constants)
 
@@ -53,11 +54,37 @@ def ferroflux(
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
     chosen = parse(mode, options)
-    return aot_autograd(
-        fw_compiler=compiler(chosen, "forward"),
-        bw_compiler=compiler(chosen, "backward"),
-        inference_compiler=compiler(chosen, "inference"),
-        decompositions=decompositions.table(),
-        partition_fn=min_cut_rematerialization_partition,
-        keep_inference_input_mutations=True,
-    )(gm, example_inputs)
+    plain = {kind: compiler(chosen, kind) for kind in ("forward", "backward", "inference")}
+    if kept(chosen):
+        from . import aot_cache
+        from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
+
+        def of(kind: str) -> Callable:
+            compile = lambda gm, inputs: aot_cache.Compiled(*plain[kind](gm, inputs))
+            return SerializableAOTDispatchCompiler(aot_cache.Compiled, compile)
+
+        around = aot_cache.settings(chosen)
+    else:
+
+        def of(kind: str) -> Callable:
+            return lambda gm, inputs: plain[kind](gm, inputs)[1]
+
+        around = contextlib.nullcontext()
+    with around:
+        return aot_autograd(
+            fw_compiler=of("forward"),
+            bw_compiler=of("backward"),
+            inference_compiler=of("inference"),
+            decompositions=decompositions.table(),
+            partition_fn=min_cut_rematerialization_partition,
+            keep_inference_input_mutations=True,
+        )(gm, example_inputs)
+
+
+def kept(options: Options) -> bool:
+    """Whether this torch keeps AOTAutograd's results for later processes, and the user wants that."""
+    try:
+        from . import aot_cache
+    except ImportError:
+        return False
+    return aot_cache.is_wanted(options)

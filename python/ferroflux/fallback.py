@@ -25,13 +25,14 @@ class FallbackWarning(UserWarning):
     """Operators that torch runs."""
 
 
-def compiled(gm: GraphModule, options: Options, constants: set[str]) -> Callable[[list], list]:
-    """The graph as a boxed function: compiled, or in parts.
+def compiled(gm: GraphModule, options: Options, constants: set[str]) -> tuple[runner.Recipe | None, Callable[[list], list]]:
+    """The graph as a boxed function with its recipe; ``None`` is the recipe of one that torch runs in parts.
 
     Raises ``Unsupported`` with all nodes that are not supported, where ``fallback`` is ``error``.
     """
     try:
-        return runner.compiled(gm, options, constants)
+        recipe = runner.recipe(gm, options, constants)
+        return recipe, recipe.function()
     except _native.Unsupported as e:
         refused = e.args[1]
         if options.fallback == "error":
@@ -41,7 +42,7 @@ def compiled(gm: GraphModule, options: Options, constants: set[str]) -> Callable
             raise
         log.warning("a graph is run by torch: %s", e)
         refused = []
-    return split(gm, options, refused)
+    return None, split(gm, options, refused)
 
 
 def split(gm: GraphModule, options: Options, refused: list[tuple[str, str, str]]) -> Callable[[list], list]:
@@ -103,7 +104,7 @@ def part_of(module: GraphModule, options: Options) -> Callable[[list], list]:
     """A part compiled, or split again where the compiler refuses more of it."""
     refused: list = []
     try:
-        return runner.compiled(module, options, set())
+        return runner.recipe(module, options, set()).function()
     except _native.Unsupported as e:
         refused = e.args[1]
     except _native.Error as e:

@@ -52,6 +52,16 @@ def quoted(text: str) -> str:
     return '"' + str(text).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
 
 
+def _symbols(value: Any) -> set:
+    """The symbols in the sizes of a value."""
+    if isinstance(value, (list, tuple)):
+        return set().union(*map(_symbols, value))
+    if isinstance(value, torch.SymInt):
+        return value.node.expr.free_symbols
+    sizes = value.shape if isinstance(value, torch.Tensor) else ()
+    return set().union(*(s.node.expr.free_symbols for s in sizes if isinstance(s, torch.SymInt)))
+
+
 def mutated_inputs(gm: GraphModule) -> set[Node]:
     """The placeholders that the graph writes: the targets of the copies at its end."""
     found = set()
@@ -88,7 +98,7 @@ class Text:
             except Refused as e:
                 raise Refused(node.name, str(node.target), e.args[1][0][2]) from None
         returns = [f"  return {self._argument(n)}" for n in returned]
-        head = self.symbols.declarations()
+        head = self.symbols.declarations(self.given)
         return "\n".join(['fx 1.0\n\ngraph "graph" {', *head, *self.inputs, *self.lines, *returns, "}\n"])
 
     def _note_symbols(self, placeholders: list[Node]) -> None:
@@ -206,8 +216,8 @@ class Text:
             return
         if isinstance(value, torch.SymInt) and not value.node.expr.is_Symbol or name.startswith("aten.sym_"):
             return
-        bound = node.meta.get("unbacked_bindings") or {}
-        if any(symbol in self.given for symbol in bound):
+        new = _symbols(value).difference(*(_symbols(a.meta.get("val")) for a in node.all_input_nodes))
+        if any(symbol in self.given for symbol in new):
             raise Refused("", "", "it computes a size again that an input has")
         self.names[node] = node.name
         name, arguments = self._operator(node, name)

@@ -1,4 +1,4 @@
-"""One graph compiled: which of its values the compiled code returns, and the function around it.
+"""One graph: which of its values the compiled code returns, and the function around it.
 
 Results that are inputs, views of inputs or views of other results are returned as such, so that they share memory as they
 do in eager PyTorch, and nothing is copied for them. Sizes that are results are computed from the arguments.
@@ -6,6 +6,7 @@ do in eager PyTorch, and nothing is copied for them. Sizes that are results are 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Callable
 
 import torch
@@ -177,38 +178,73 @@ def _mentions(text: str, name: str) -> bool:
     return False
 
 
-def compiled(gm: GraphModule, options: Options, constants: set[str]) -> Callable[[list], list]:
-    """Compiles a graph; the result takes a list of arguments, which it empties, and returns a list.
+@dataclass
+class Recipe:
+    """All that makes a graph's function: plain data, which caches keep for later processes."""
 
-    Raises ``Unsupported`` with the nodes that cannot be compiled.
+    source: str
+    """The graph as fx text."""
+    places: list[str]
+    """What is done with each argument."""
+    backend: str
+    mode: str
+    settings: list[tuple[str, str]]
+    cache: bool
+    body: str | None
+    """Python code of the function around the call; ``None`` where there is nothing to do around it."""
+    constants: list[torch.Tensor]
+
+    def function(self) -> Callable[[list], list]:
+        """Compiles the graph; the result takes a list of arguments, which it empties, and returns a list.
+
+        Raises ``Unsupported`` with the nodes that cannot be compiled.
+        """
+        code = _native.Callable(
+            self.source, self.places, self.backend, self.mode, self.settings, _seed, self.cache
+        )
+        # The convention of AOTAutograd: the callee empties the list of arguments.
+        code._boxed_call = True
+        for listener in LISTENERS:
+            listener(self.source, code)
+        if self.body is None:
+            return code
+        scope = {
+            "code": code,
+            "view": torch.as_strided,
+            "constants": self.constants,
+            "resolved": lambda t: t.resolve_conj().resolve_neg(),
+            "restrided": _restrided,
+        }
+        exec(self.body, scope)
+        scope["call"]._boxed_call = True
+        return scope["call"]
+
+
+def recipe(gm: GraphModule, options: Options, constants: set[str]) -> Recipe:
+    """The recipe of a graph, whose placeholders of these names are bound where they can be.
+
+    Raises ``Refused`` for the first node that cannot be expressed.
     """
     text = Text(gm, constants)
     results = Results(gm, text)
     source = text.convert(results.returned)
-    device = device_of(gm)
-    backend = options.backend_of(device)
+    backend = options.backend_of(device_of(gm))
     settings = list(options.more)
     if backend == "cpu" and all(name != "threads" for name, _ in settings):
         settings.append(("threads", str(torch.get_num_threads())))
     places = text.places + [f"constant:{n.name}" for n in text.names if n.op == "get_attr"]
-    code = _native.Callable(source, places, backend, options.mode_of(backend), settings, _seed, options.cache)
-    # The convention of AOTAutograd: the callee empties the list of arguments.
-    code._boxed_call = True
-    for listener in LISTENERS:
-        listener(source, code)
-    return _wrapped(gm, text, results, code)
+    body = _body(gm, text, results)
+    mode = options.mode_of(backend)
+    return Recipe(source, places, backend, mode, settings, options.cache, body, text.tensors)
 
 
-def _wrapped(gm: GraphModule, text: Text, results: Results, code: Any) -> Callable[[list], list]:
-    """The code itself where its results are those of the graph, else a function around it."""
+def _body(gm: GraphModule, text: Text, results: Results) -> str | None:
+    """The code around the call; ``None`` where the code's results are those of the graph."""
     plain = [f"r[{i}]" for i in range(len(results.returned))]
-    lazy = [
-        i
-        for i, n in enumerate(n for n in gm.graph.nodes if n.op == "placeholder")
-        if isinstance(n.meta.get("val"), torch.Tensor) and (n.meta["val"].is_conj() or n.meta["val"].is_neg())
-    ]
+    placeholders = [n.meta.get("val") for n in gm.graph.nodes if n.op == "placeholder"]
+    lazy = [i for i, v in enumerate(placeholders) if isinstance(v, torch.Tensor) and (v.is_conj() or v.is_neg())]
     if results.expressions == plain and not results.strange and not lazy and not text.tensors:
-        return code
+        return None
     lines = ["def call(args):", *(f"    {line}" for line in results.before)]
     lines += [f"    {name} = args[{i}]" for i, name in sorted(results.kept.items())]
     lines += [f"    args[{i}] = resolved(args[{i}])" for i in lazy]
@@ -218,18 +254,7 @@ def _wrapped(gm: GraphModule, text: Text, results: Results, code: Any) -> Callab
     lines += [f"    {line}" for line in results.after]
     lines += [f"    r[{i}] = restrided(r[{i}], {strides})" for i, strides in results.strange.items()]
     lines.append(f"    return [{', '.join(results.expressions)}]")
-    scope = {
-        "code": code,
-        "view": torch.as_strided,
-        "constants": text.tensors,
-        "resolved": lambda t: t.resolve_conj().resolve_neg(),
-        "restrided": _restrided,
-    }
-    exec("\n".join(lines), scope)
-    call = scope["call"]
-    call._boxed_call = True
-    call.code = code
-    return call
+    return "\n".join(lines)
 
 
 def _restrided(t: torch.Tensor, sizes: tuple, strides: tuple) -> torch.Tensor:

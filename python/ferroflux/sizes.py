@@ -65,9 +65,10 @@ class Symbols:
             return f"{name.lower()}({', '.join(map(self._expression, parts))})"
         raise Refused("", "", f"the size {e} cannot be expressed ({name})")
 
-    def declarations(self) -> list[str]:
-        """A line of fx text for each symbol: its range, and the size at capture for heuristics."""
-        return [self._declaration(symbol, name) for symbol, name in self.names.items()]
+    def declarations(self, given: set) -> list[str]:
+        """A line of fx text for each symbol: its range, and the size at capture for heuristics; ``given`` are those that
+        arguments have."""
+        return [self._declaration(symbol, name, symbol in given) for symbol, name in self.names.items()]
 
     def bounds(self, symbol: sympy.Symbol) -> tuple[int, int | None]:
         """The range of a symbol; ``-2**62`` and ``None`` where it has no end."""
@@ -78,7 +79,7 @@ class Symbols:
         low = int(known.lower) if finite(known.lower) else -LARGE
         return low, int(known.upper) if finite(known.upper) else None
 
-    def _declaration(self, symbol: sympy.Symbol, name: str) -> str:
+    def _declaration(self, symbol: sympy.Symbol, name: str, is_given: bool) -> str:
         low, high = self.bounds(symbol)
         hint = None
         # The second name is that of older versions of torch.
@@ -91,5 +92,5 @@ class Symbols:
         if hint is None:
             # torch bounds what data decides by the size of one operand, which another one may exceed by broadcasting.
             high = None
-        rest = " unbacked" if hint is None else f" hint {hint}"
+        rest = f" hint {hint}" if hint is not None else "" if is_given else " unbacked"
         return f'  symbol {name} "{symbol}" {low}..{"" if high is None else f"={high}"}{rest}'

@@ -151,6 +151,34 @@ def test_a_second_process_finds_the_program(tmp_path):
             g(torch.randn(2, 8))
         print(seen)
         """
-    environment = {"FERROFLUX_CACHE": "on", "FERROFLUX_CACHE_DIR": str(tmp_path)}
+    environment = {"FERROFLUX_CACHE": "on", "FERROFLUX_CACHE_DIR": str(tmp_path), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
     assert "False" in script(text, **environment)
     assert "True" in script(text, **environment)
+
+
+def test_a_second_process_traces_nothing_again(tmp_path):
+    text = """
+        import torch, warnings
+        from torch._dynamo.utils import counters
+        layer = torch.nn.Linear(8, 8)
+        with torch.no_grad():
+            [p.fill_(0.5) for p in layer.parameters()]
+        def f(x):
+            y = layer(x).relu()
+            return y, y.t(), x.view(-1)
+        g = torch.compile(f, backend="ferroflux")
+        x = torch.ones(2, 8, requires_grad=True)
+        y, t, v = g(x)
+        (y.sum() + t.sum()).backward()
+        assert x.grad.tolist() == [[8.0] * 8] * 2, x.grad
+        assert layer.weight.grad.sum() == 256, layer.weight.grad
+        assert v.data_ptr() == x.data_ptr() and t.data_ptr() == y.data_ptr()
+        print(counters["aot_autograd"]["autograd_cache_hit"])
+        """
+    environment = {"FERROFLUX_CACHE": "on", "FERROFLUX_CACHE_DIR": str(tmp_path), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    assert script(text, **environment).strip() == "0"
+    assert script(text, **environment).strip() == "1"
+    # What torch runs a part of is not kept, and works all the same.
+    other = text.replace("layer(x).relu()", "torch.histogramdd(x.detach()[:, :2], 2)[0].sum() * 0 + layer(x).relu()")
+    for _ in range(2):
+        assert script(other, **environment).strip() == "0"

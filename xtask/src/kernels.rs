@@ -114,7 +114,9 @@ fn amd_refusal(compiler: &Clang, module: &Module, arch: &str) -> Option<String> 
     };
     // Where one kernel ends the next one's bounds begin.
     for text in module.kernels.split("extern \"C\"") {
-        let by_cores = text.contains("CoreProduct<") || text.contains("typedef Core<");
+        // A sum over nothing multiplies nothing.
+        let empty = text.contains("const int depth = (int)(0),");
+        let by_cores = (text.contains("CoreProduct<") || text.contains("typedef Core<")) && !empty;
         let Some((entry, usage)) = usages.iter().find(|(entry, _)| text.contains(&format!(" {entry}(")))
         else {
             continue;

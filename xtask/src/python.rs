@@ -101,7 +101,9 @@ fn python_run(python: &Path, site: &Path, args: &[&OsStr]) -> Result<bool> {
 fn package(root: &Path, release: bool) -> Result<PathBuf> {
     let profile = if release { "release" } else { "dev" };
     let status = Command::new(cargo())
-        .args(["build", "--quiet", "--package", "ferroflux-python", "--profile", profile])
+        // The features are those of the whole project's build, which tests have made already.
+        .args(["build", "--quiet", "--workspace", "--exclude", "sentence-embeddings", "--lib"])
+        .args(["--profile", profile])
         .current_dir(root)
         .status()
         .context("cargo build")?;

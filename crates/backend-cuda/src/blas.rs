@@ -6,7 +6,9 @@ use std::ffi::c_void;
 
 use cudarc::cublaslt::{result, sys};
 use gpu_runtime::GpuError;
-use gpu_runtime::products::{Addresses, Gemm, Key, Kind, MAX_ALGORITHMS, Matrix, ProductLibrary, Products};
+use gpu_runtime::products::{
+    Addresses, Gemm, Key, Kind, MAX_ALGORITHMS, Matrix, ProductLibrary, Products, Scalars,
+};
 use ir_core::DType;
 
 use crate::vendor::{StreamContext, Workspace};
@@ -192,12 +194,7 @@ impl Products for Blas {
         if kind.bias {
             set(plan.desc, sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_BIAS_POINTER, at.bias)?;
         }
-        let beta = if gemm.addend.is_some() { 1.0 } else { 0.0 };
-        let (single, double) = ([alpha as f32, beta as f32], [alpha, beta]);
-        let scalar = |n: usize| match kind.operands {
-            DType::F64 => (&raw const double[n]).cast::<c_void>(),
-            _ => (&raw const single[n]).cast::<c_void>(),
-        };
+        let scalars = Scalars::new(key, alpha);
         let addend = if gemm.addend.is_some() { at.addend } else { at.out };
         let [a, b, c, d] = plan.layouts;
         // SAFETY: the caller guarantees the addresses; descriptors outlive the call, and the scalars are read before it
@@ -206,12 +203,12 @@ impl Products for Blas {
             sys::cublasLtMatmul(
                 self.handle,
                 plan.desc,
-                scalar(0),
+                scalars.pointer(0),
                 at.first as *const c_void,
                 a,
                 at.second as *const c_void,
                 b,
-                scalar(1),
+                scalars.pointer(1),
                 addend as *const c_void,
                 c,
                 at.out as *mut c_void,

@@ -1,8 +1,7 @@
 //! cuDNN: preparing convolutions for sets of sizes, and launching them.
 //!
-//! Not here: the mapping of steps to convolutions (`dnn_call`, `dnn_layout`) and the operation graph (`dnn_graph`).
+//! Not here: the mapping of steps to convolutions (`gpu_runtime::convolutions`) and the operation graph (`dnn_graph`).
 
-use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
@@ -10,26 +9,19 @@ use cudarc::cudnn::sys::{
     self, cudnnBackendAttributeName_t as A, cudnnBackendAttributeType_t as T, cudnnBackendBehaviorNote_t,
     cudnnBackendHeurMode_t, cudnnBackendNumericalNote_t,
 };
+use gpu_runtime::convolutions::{Convolutions, Fused, GrowingWorkspace, Kept, MAX_WORKSPACE, Tensors};
 use gpu_runtime::{AnswerCache, GpuError};
 use ir_core::DType;
 
 use crate::dnn_desc::{Desc, Kind, failed};
-use crate::dnn_graph::{Fused, Operations, Uid};
+use crate::dnn_graph::{Operations, operations};
 use crate::vendor::{StreamContext, Workspace};
 
-/// Maximum number of prepared convolutions; all are dropped when it is exceeded.
-const MAX_PLANS: usize = 1024;
-/// Number of engines that the search may time.
-pub(crate) const MAX_ENGINES: usize = 5;
 /// Number of configurations that the library is asked for, most of which are never built. In single precision without tf32
 /// the first thirty use tensor cores (seen with 9.14 on a Hopper).
 const MAX_CONFIGURATIONS: usize = 64;
 /// Maximum number of channels for which engines are ranked as for few channels.
 const FEW_CHANNELS: i64 = 16;
-/// Maximum bytes of a convolution's workspace.
-const MAX_WORKSPACE: u64 = 256 << 20;
-/// Minimum bytes of a workspace allocation, so that it grows rarely.
-const MIN_WORKSPACE: u64 = 32 << 20;
 
 /// The first byte of a cached plan: the kernel is precompiled, the kernel is compiled at run time, or there is no plan.
 const READY: u8 = b'r';
@@ -47,10 +39,9 @@ pub(crate) struct Dnn {
     stream_context: StreamContext,
     /// Plans of earlier processes.
     answer_cache: AnswerCache,
-    /// The workspace. It grows; earlier blocks are never freed, since recorded work contains their addresses.
-    workspace: Mutex<Workspace>,
-    plans: Mutex<HashMap<(Fused, usize), Arc<Plan>>>,
-    engines: Mutex<HashMap<Fused, Arc<Engines>>>,
+    workspace: GrowingWorkspace,
+    plans: Kept<(Fused, usize), Plan>,
+    engines: Kept<Fused, Engines>,
     exclusive: Mutex<()>,
     /// Whether the warm-up data for later processes was stored.
     warm_up_saved: Once,
@@ -118,9 +109,6 @@ enum KnownPlan {
     Nothing,
 }
 
-/// The addresses of a convolution's tensors, by number.
-pub(crate) type Tensors<'a> = &'a [(Uid, u64)];
-
 impl Dnn {
     /// Starts the library on a stream.
     ///
@@ -138,9 +126,9 @@ impl Dnn {
             handle,
             stream_context,
             answer_cache,
-            workspace: Mutex::default(),
-            plans: Mutex::default(),
-            engines: Mutex::default(),
+            workspace: GrowingWorkspace::default(),
+            plans: Kept::default(),
+            engines: Kept::default(),
             exclusive: Mutex::default(),
             warm_up_saved: Once::new(),
         })
@@ -190,44 +178,11 @@ impl Dnn {
         unsafe { sys::cudnnGetVersion() }
     }
 
-    /// Returns a convolution that is ready for launch. `number` counts the library's engines, precompiled ones first; a
-    /// number beyond the last gives the last.
-    ///
-    /// # Errors
-    /// The library has no engine for the convolution.
-    pub(crate) fn plan(&self, fused: &Fused, number: usize) -> Result<Arc<Plan>, GpuError> {
-        match self.known(fused, number)? {
-            Some(KnownPlan::Plan(plan)) => Ok(plan),
-            Some(KnownPlan::Nothing) => Err(none()),
-            Some(KnownPlan::Slow) | None => self.made(fused, number),
-        }
-    }
-
-    /// Whether the library has a precompiled kernel for the convolution.
-    pub(crate) fn is_ready(&self, fused: &Fused) -> bool {
-        let ready = match self.known(fused, 0) {
-            Ok(Some(KnownPlan::Plan(plan))) => Ok(!plan.compiled),
-            Ok(Some(KnownPlan::Slow | KnownPlan::Nothing)) => Ok(false),
-            Ok(None) => self.engines(fused).and_then(|engines| match engines.configs.first() {
-                Some(first) if first.compiled => {
-                    self.answer_cache.put(&[PLAN, &name(fused, 0)], &[COMPILED]);
-                    Ok(false)
-                }
-                _ => self.made(fused, 0).map(|plan| !plan.compiled),
-            }),
-            Err(e) => Err(e),
-        };
-        ready.unwrap_or_else(|e| {
-            tracing::debug!(target: "kernel", "cuDNN: {e}");
-            false
-        })
-    }
-
     /// What this process or an earlier one knows about a convolution.
     fn known(&self, fused: &Fused, number: usize) -> Result<Option<KnownPlan>, GpuError> {
         let key = (fused.clone(), number);
-        if let Some(plan) = lock(&self.plans).get(&key) {
-            return Ok(Some(KnownPlan::Plan(Arc::clone(plan))));
+        if let Some(plan) = self.plans.get(&key) {
+            return Ok(Some(KnownPlan::Plan(plan)));
         }
         let Some(text) = self.answer_cache.get(&[PLAN, &name(fused, number)]) else { return Ok(None) };
         let Some((&first, json)) = text.split_first() else { return Ok(None) };
@@ -240,7 +195,7 @@ impl Dnn {
         match self.restored(json).and_then(|found| self.reserve(found.1).map(|()| found)) {
             Ok((desc, workspace)) => {
                 let plan = Plan { desc, workspace, compiled: first == COMPILED, _engines: None };
-                Ok(Some(KnownPlan::Plan(self.keep(key, plan))))
+                Ok(Some(KnownPlan::Plan(self.plans.put(key, plan))))
             }
             Err(e) => {
                 tracing::debug!(target: "kernel", "a cached plan of cuDNN is made again: {e}");
@@ -268,17 +223,7 @@ impl Dnn {
             }
             Err(e) => tracing::debug!(target: "kernel", "a plan of cuDNN is not kept: {e}"),
         }
-        Ok(self.keep((fused.clone(), number), plan))
-    }
-
-    fn keep(&self, key: (Fused, usize), plan: Plan) -> Arc<Plan> {
-        let plan = Arc::new(plan);
-        let mut plans = lock(&self.plans);
-        if plans.len() >= MAX_PLANS {
-            plans.clear();
-        }
-        plans.insert(key, Arc::clone(&plan));
-        plan
+        Ok(self.plans.put((fused.clone(), number), plan))
     }
 
     /// Restores a plan from its description, and returns it with the bytes of its workspace.
@@ -339,26 +284,24 @@ impl Dnn {
 
     /// Makes sure that the workspace has at least this many bytes.
     fn reserve(&self, bytes: u64) -> Result<(), GpuError> {
-        let mut workspace = lock(&self.workspace);
-        if workspace.bytes() < bytes {
-            let made = Workspace::new(self.stream_context, bytes.next_power_of_two().max(MIN_WORKSPACE))?;
-            if made.bytes() < bytes {
-                let what = format!("no {bytes} bytes of workspace are left on the device");
+        self.workspace.reserve(bytes, |most| {
+            let made = Workspace::new(self.stream_context, most)?;
+            if made.bytes() < most {
+                let what = format!("no {most} bytes of workspace are left on the device");
                 return Err(GpuError::Driver { call: "cuMemAlloc", what });
             }
-            *workspace = made;
-        }
-        Ok(())
+            Ok(made.address())
+        })
     }
 
     fn engines(&self, fused: &Fused) -> Result<Arc<Engines>, GpuError> {
-        if let Some(engines) = lock(&self.engines).get(fused) {
-            return Ok(Arc::clone(engines));
+        if let Some(engines) = self.engines.get(fused) {
+            return Ok(engines);
         }
         let _span = tracing::debug_span!(target: "kernel", "engines of cuDNN").entered();
         self.stream_context.enter()?;
         let exclusive = lock(&self.exclusive);
-        let operations = fused.operations()?;
+        let operations = operations(fused)?;
         let mut graph = Desc::new(Kind::CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR)?;
         graph.set(A::CUDNN_ATTR_OPERATIONGRAPH_HANDLE, T::CUDNN_TYPE_HANDLE, &[self.handle.0])?;
         graph.refer(A::CUDNN_ATTR_OPERATIONGRAPH_OPS, &operations.ops.iter().collect::<Vec<_>>())?;
@@ -388,28 +331,52 @@ impl Dnn {
             let moves = |c: &Config| !self.prepared(&c.desc).is_ok_and(|(_, bytes)| bytes <= most);
             configs.sort_by_cached_key(|c| (c.compiled, c.compiled || !c.tensor_cores || moves(c)));
         }
-        let engines = Arc::new(Engines { _operations: operations, _graph: graph, configs });
-        let mut known = lock(&self.engines);
-        if known.len() >= MAX_PLANS {
-            known.clear();
-        }
-        known.insert(fused.clone(), Arc::clone(&engines));
-        Ok(engines)
+        Ok(self.engines.put(fused.clone(), Engines { _operations: operations, _graph: graph, configs }))
+    }
+}
+
+impl Convolutions for Dnn {
+    const NAME: &'static str = "cudnn";
+    const ALGORITHMS: usize = 5;
+    const EPILOGUES: bool = true;
+    const FOLDS: bool = true;
+    type Plan = Plan;
+
+    /// Whether the library has a precompiled kernel for the convolution.
+    fn is_ready(&self, fused: &Fused) -> bool {
+        let ready = match self.known(fused, 0) {
+            Ok(Some(KnownPlan::Plan(plan))) => Ok(!plan.compiled),
+            Ok(Some(KnownPlan::Slow | KnownPlan::Nothing)) => Ok(false),
+            Ok(None) => self.engines(fused).and_then(|engines| match engines.configs.first() {
+                Some(first) if first.compiled => {
+                    self.answer_cache.put(&[PLAN, &name(fused, 0)], &[COMPILED]);
+                    Ok(false)
+                }
+                _ => self.made(fused, 0).map(|plan| !plan.compiled),
+            }),
+            Err(e) => Err(e),
+        };
+        ready.unwrap_or_else(|e| {
+            tracing::debug!(target: "kernel", "cuDNN: {e}");
+            false
+        })
     }
 
-    /// Enqueues a convolution on the stream.
-    ///
-    /// # Errors
-    /// An error of the library.
-    ///
-    /// # Safety
-    /// The addresses are device memory that contains the plan's tensors.
-    pub(crate) unsafe fn launch(&self, plan: &Plan, tensors: Tensors<'_>) -> Result<(), GpuError> {
+    /// `number` counts the library's engines, precompiled ones first.
+    fn plan(&self, fused: &Fused, number: usize) -> Result<Arc<Plan>, GpuError> {
+        match self.known(fused, number)? {
+            Some(KnownPlan::Plan(plan)) => Ok(plan),
+            Some(KnownPlan::Nothing) => Err(none()),
+            Some(KnownPlan::Slow) | None => self.made(fused, number),
+        }
+    }
+
+    unsafe fn launch(&self, plan: &Plan, tensors: Tensors<'_>) -> Result<(), GpuError> {
         self.stream_context.enter()?;
         let _guard = lock(&self.exclusive);
         let uids: Vec<i64> = tensors.iter().map(|(uid, _)| *uid as i64).collect();
         let pointers: Vec<*mut c_void> = tensors.iter().map(|(_, at)| *at as *mut c_void).collect();
-        let workspace = lock(&self.workspace).address() as *mut c_void;
+        let workspace = self.workspace.address() as *mut c_void;
         let mut pack = Desc::new(Kind::CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR)?;
         pack.integers(A::CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, &uids)?;
         pack.set(A::CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, T::CUDNN_TYPE_VOID_PTR, &pointers)?;

@@ -5,38 +5,10 @@ use cudarc::cudnn::sys::{
     cudnnDataType_t as D, cudnnNanPropagation_t, cudnnPointwiseMode_t,
 };
 use gpu_runtime::GpuError;
+use gpu_runtime::convolutions::{Format, Fused, Problem, Role, Uid};
 use ir_core::DType;
 
 use crate::dnn_desc::{Desc, Kind};
-use crate::dnn_layout::{Format, Problem, Role};
-
-/// A convolution and its fused epilogue.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Fused {
-    pub(crate) problem: Problem,
-    /// The dtype of all tensors.
-    pub(crate) dtype: DType,
-    /// Whether float32 operands may be rounded to tf32.
-    pub(crate) tf32: bool,
-    /// Whether equal runs must give equal bits.
-    pub(crate) deterministic: bool,
-    /// Whether a bias per output channel is added.
-    pub(crate) bias: bool,
-    /// Whether a tensor like the result is added.
-    pub(crate) residual: bool,
-    /// Whether a ReLU follows.
-    pub(crate) relu: bool,
-}
-
-/// The numbers by which a plan identifies its tensors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Uid {
-    X = 1,
-    W = 2,
-    Y = 3,
-    Bias = 4,
-    Residual = 5,
-}
 
 /// The first number of virtual tensors, which are never in memory.
 const VIRTUAL: i64 = 100;
@@ -48,7 +20,7 @@ pub(crate) struct Operations {
 }
 
 /// The library's name for a dtype that it supports in convolutions.
-pub(crate) fn number_type(dtype: DType) -> Option<D> {
+fn number_type(dtype: DType) -> Option<D> {
     Some(match dtype {
         DType::F16 => D::CUDNN_DATA_HALF,
         DType::BF16 => D::CUDNN_DATA_BFLOAT16,
@@ -57,91 +29,81 @@ pub(crate) fn number_type(dtype: DType) -> Option<D> {
     })
 }
 
-impl Fused {
-    /// Total bytes of the convolution's tensors.
-    pub(crate) fn bytes(&self) -> u64 {
-        let p = &self.problem;
-        let elements: i64 = [&p.x, &p.w, &p.y].into_iter().map(|t| t.iter().product::<i64>()).sum();
-        elements.max(0) as u64 * self.dtype.size() as u64
+/// The operations in order: the convolution, the residual, the bias, the ReLU.
+///
+/// # Errors
+/// An error of the library for shapes or dtypes.
+pub(crate) fn operations(fused: &Fused) -> Result<Operations, GpuError> {
+    let p = &fused.problem;
+    let io = number_type(fused.dtype)
+        .ok_or_else(|| GpuError::Malformed(format!("cuDNN has no convolutions of {}", fused.dtype)))?;
+    let real = |uid: Uid, sizes: &[i64]| tensor(uid as i64, io, sizes, p.format, false);
+    let sizes = p.result().to_vec();
+    let mut tensors = vec![real(Uid::X, &p.x)?, real(Uid::W, &p.w)?, real(Uid::Y, &p.y)?];
+    let mut ops = Vec::new();
+    let mut steps = usize::from(fused.residual) + usize::from(fused.bias) + usize::from(fused.relu);
+    let between = |n: usize| tensor(VIRTUAL + n as i64, D::CUDNN_DATA_FLOAT, &sizes, p.format, true);
+    let place = match p.role {
+        Role::Forward => 2,
+        Role::Data => 0,
+        Role::Filter => 1,
+    };
+    // Only the result of the last operation is in memory; the others are virtual.
+    let mut current = between(steps)?;
+    if steps == 0 {
+        ops.push(convolution(p, [&tensors[0], &tensors[1], &tensors[2]])?);
+        return Ok(Operations { ops, _tensors: tensors });
     }
+    {
+        let mut sides = [&tensors[0], &tensors[1], &tensors[2]];
+        sides[place] = &current;
+        ops.push(convolution(p, sides)?);
+    }
+    let mut channels = vec![1; sizes.len()];
+    channels[1] = sizes[1];
+    let addends = [(fused.residual, Uid::Residual, &sizes), (fused.bias, Uid::Bias, &channels)];
+    for (_, uid, shape) in addends.into_iter().filter(|(there, ..)| *there) {
+        steps -= 1;
+        let addend = real(uid, shape)?;
+        let next = if steps == 0 { None } else { Some(between(steps)?) };
+        ops.push(add(&current, &addend, next.as_ref().unwrap_or(&tensors[place]))?);
+        tensors.push(addend);
+        tensors.push(std::mem::replace(
+            &mut current,
+            match next {
+                Some(next) => next,
+                None => break,
+            },
+        ));
+    }
+    if fused.relu {
+        ops.push(relu(&current, &tensors[place])?);
+    }
+    tensors.push(current);
+    Ok(Operations { ops, _tensors: tensors })
+}
 
-    /// The operations in order: the convolution, the residual, the bias, the ReLU.
-    ///
-    /// # Errors
-    /// An error of the library for shapes or dtypes.
-    pub(crate) fn operations(&self) -> Result<Operations, GpuError> {
-        let p = &self.problem;
-        let io = number_type(self.dtype)
-            .ok_or_else(|| GpuError::Malformed(format!("cuDNN has no convolutions of {}", self.dtype)))?;
-        let real = |uid: Uid, sizes: &[i64]| tensor(uid as i64, io, sizes, p.format, false);
-        let sizes = p.result().to_vec();
-        let mut tensors = vec![real(Uid::X, &p.x)?, real(Uid::W, &p.w)?, real(Uid::Y, &p.y)?];
-        let mut ops = Vec::new();
-        let mut steps = usize::from(self.residual) + usize::from(self.bias) + usize::from(self.relu);
-        let between = |n: usize| tensor(VIRTUAL + n as i64, D::CUDNN_DATA_FLOAT, &sizes, p.format, true);
-        let place = match p.role {
-            Role::Forward => 2,
-            Role::Data => 0,
-            Role::Filter => 1,
-        };
-        // Only the result of the last operation is in memory; the others are virtual.
-        let mut current = between(steps)?;
-        if steps == 0 {
-            ops.push(self.convolution([&tensors[0], &tensors[1], &tensors[2]])?);
-            return Ok(Operations { ops, _tensors: tensors });
-        }
-        {
-            let mut sides = [&tensors[0], &tensors[1], &tensors[2]];
-            sides[place] = &current;
-            ops.push(self.convolution(sides)?);
-        }
-        let mut channels = vec![1; sizes.len()];
-        channels[1] = sizes[1];
-        let addends = [(self.residual, Uid::Residual, &sizes), (self.bias, Uid::Bias, &channels)];
-        for (_, uid, shape) in addends.into_iter().filter(|(there, ..)| *there) {
-            steps -= 1;
-            let addend = real(uid, shape)?;
-            let next = if steps == 0 { None } else { Some(between(steps)?) };
-            ops.push(add(&current, &addend, next.as_ref().unwrap_or(&tensors[place]))?);
-            tensors.push(addend);
-            tensors.push(std::mem::replace(
-                &mut current,
-                match next {
-                    Some(next) => next,
-                    None => break,
-                },
-            ));
-        }
-        if self.relu {
-            ops.push(relu(&current, &tensors[place])?);
-        }
-        tensors.push(current);
-        Ok(Operations { ops, _tensors: tensors })
-    }
-
-    fn convolution(&self, [x, w, y]: [&Desc; 3]) -> Result<Desc, GpuError> {
-        let p = &self.problem;
-        let mut conv = Desc::new(Kind::CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR)?;
-        conv.dtype(A::CUDNN_ATTR_CONVOLUTION_COMP_TYPE, D::CUDNN_DATA_FLOAT)?;
-        let mode = cudnnConvolutionMode_t::CUDNN_CROSS_CORRELATION;
-        conv.set(A::CUDNN_ATTR_CONVOLUTION_CONV_MODE, T::CUDNN_TYPE_CONVOLUTION_MODE, &[mode])?;
-        conv.integers(A::CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, &[p.stride.len() as i64])?;
-        conv.integers(A::CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, &p.padding[0])?;
-        conv.integers(A::CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, &p.padding[1])?;
-        conv.integers(A::CUDNN_ATTR_CONVOLUTION_DILATIONS, &p.dilation)?;
-        conv.integers(A::CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, &p.stride)?;
-        let conv = conv.finish()?;
-        let (kind, names) = names(p.role);
-        let mut op = Desc::new(kind)?;
-        let [of_x, of_w, of_y, of_conv, alpha, beta] = names;
-        op.refer(of_x, &[x])?;
-        op.refer(of_w, &[w])?;
-        op.refer(of_y, &[y])?;
-        op.refer(of_conv, &[&conv])?;
-        op.float(alpha, 1.0)?;
-        op.float(beta, 0.0)?;
-        op.finish()
-    }
+fn convolution(p: &Problem, [x, w, y]: [&Desc; 3]) -> Result<Desc, GpuError> {
+    let mut conv = Desc::new(Kind::CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR)?;
+    conv.dtype(A::CUDNN_ATTR_CONVOLUTION_COMP_TYPE, D::CUDNN_DATA_FLOAT)?;
+    let mode = cudnnConvolutionMode_t::CUDNN_CROSS_CORRELATION;
+    conv.set(A::CUDNN_ATTR_CONVOLUTION_CONV_MODE, T::CUDNN_TYPE_CONVOLUTION_MODE, &[mode])?;
+    conv.integers(A::CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, &[p.stride.len() as i64])?;
+    conv.integers(A::CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, &p.padding[0])?;
+    conv.integers(A::CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, &p.padding[1])?;
+    conv.integers(A::CUDNN_ATTR_CONVOLUTION_DILATIONS, &p.dilation)?;
+    conv.integers(A::CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, &p.stride)?;
+    let conv = conv.finish()?;
+    let (kind, names) = names(p.role);
+    let mut op = Desc::new(kind)?;
+    let [of_x, of_w, of_y, of_conv, alpha, beta] = names;
+    op.refer(of_x, &[x])?;
+    op.refer(of_w, &[w])?;
+    op.refer(of_y, &[y])?;
+    op.refer(of_conv, &[&conv])?;
+    op.float(alpha, 1.0)?;
+    op.float(beta, 0.0)?;
+    op.finish()
 }
 
 /// The operation for a role, and its attributes: x, w, y, convolution, alpha, beta.

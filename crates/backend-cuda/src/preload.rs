@@ -6,13 +6,12 @@
 use std::sync::Arc;
 
 use gpu_codegen::Target;
-use gpu_runtime::{Mode, SharedCache, asks_libraries, products};
+use gpu_runtime::{Mode, SharedCache, asks_libraries, convolutions, products};
 use ir_core::DType;
 use kernel_ir::{Program, Step};
 
 use crate::blas::begin;
 use crate::dnn::Dnn;
-use crate::dnn_call;
 use crate::libraries::{Library, find, load_engines};
 use crate::vendor::{Libraries, plan_cache};
 
@@ -36,7 +35,7 @@ impl RequiredLibraries {
                     Step::Matmul(k) if products::wants(program, k) => {
                         required.blas = Some((program.buffers[k.a.buf].dtype, target.tf32));
                     }
-                    Step::Conv(k) => required.dnn |= dnn_call::wants(program, k),
+                    Step::Conv(k) => required.dnn |= convolutions::wants(program, k),
                     _ => pending.extend(step.nested()),
                 }
             }

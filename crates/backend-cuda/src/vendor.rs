@@ -6,13 +6,13 @@ use std::sync::{Arc, OnceLock};
 
 use cudarc::driver::{result, sys};
 use gpu_codegen::Target;
+use gpu_runtime::find::started;
 use gpu_runtime::products::{self, ProductLibrary};
-use gpu_runtime::{AnswerCache, Candidate, GpuError, SharedCache};
+use gpu_runtime::{AnswerCache, Candidate, GpuError, SharedCache, convolutions};
 use kernel_ir::{Program, Step};
 
 use crate::blas::Blas;
 use crate::dnn::Dnn;
-use crate::dnn_call;
 use crate::libraries::{Library, find, locate};
 
 /// Bytes of cuBLASLt's workspace, as PyTorch gives it on Hopper.
@@ -117,14 +117,12 @@ impl Libraries {
     /// Returns the libraries' candidates for a step, best first by rule.
     pub(crate) fn candidates(&self, program: &Program, step: &Step, target: &Target) -> Vec<Candidate> {
         match step {
-            Step::Matmul(k) if products::wants(program, k) => match self.blas() {
-                Some(blas) => products::candidates(blas, program, step, k, target),
-                None => Vec::new(),
-            },
-            Step::Conv(k) if dnn_call::wants(program, k) => match self.dnn() {
-                Some(dnn) => dnn_call::candidates(dnn, program, step, k, target),
-                None => Vec::new(),
-            },
+            Step::Matmul(k) if products::wants(program, k) => {
+                products::candidates(self.blas(), program, step, k, target)
+            }
+            Step::Conv(k) if convolutions::wants(program, k) => {
+                convolutions::candidates(self.dnn(), program, step, k, target)
+            }
             _ => Vec::new(),
         }
     }
@@ -133,16 +131,6 @@ impl Libraries {
 /// The cached plans of cuDNN for a device of this name and architecture. The library was found before.
 pub(crate) fn plan_cache(device_name: &str, cache: SharedCache) -> AnswerCache {
     AnswerCache::new(cache, &format!("{device_name} cudnn {}", Dnn::version()))
-}
-
-fn started<T>(name: &str, library: Result<T, GpuError>) -> Option<Arc<T>> {
-    match library {
-        Ok(library) => Some(Arc::new(library)),
-        Err(e) => {
-            tracing::warn!(target: "kernel", "{name} is not used: {e}");
-            None
-        }
-    }
 }
 
 /// The versions of the libraries, which determine what their numbered algorithms are.

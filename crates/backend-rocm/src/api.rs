@@ -78,6 +78,20 @@ pub(crate) fn lacks(what: &'static str, path: &Path, symbol: &str) -> GpuError {
     }
 }
 
+/// The outcome of a call of a library beside the runtime: 0 is success in all of them.
+pub(crate) fn done(call: &'static str, status: c_int) -> Result<(), GpuError> {
+    match status {
+        0 => Ok(()),
+        other => Err(GpuError::Driver { call, what: format!("status {other}") }),
+    }
+}
+
+/// A size in the 32 bits of a library.
+pub(crate) fn narrow(call: &'static str, size: i64) -> Result<c_int, GpuError> {
+    let what = format!("a size of {size} needs more than 32 bits");
+    c_int::try_from(size).map_err(|_| GpuError::Driver { call, what })
+}
+
 table! {
     /// The HIP runtime.
     Runtime of "the HIP runtime (libamdhip64)";
@@ -126,6 +140,8 @@ table! {
     pool_set = "hipMemPoolSetAttribute"(Opaque, c_int, *mut c_void),
     pool_trim = "hipMemPoolTrimTo"(Opaque, usize),
     stream_wait_value = "hipStreamWaitValue32"(Opaque, Opaque, u32, c_uint, u32),
+    function_attribute = "hipFuncGetAttribute"(*mut c_int, c_int, Opaque),
+    function_set = "hipFuncSetAttribute"(*const c_void, c_int, c_int),
 }
 
 /// The runtime, loaded and begun.

@@ -1,14 +1,12 @@
 //! The plugin: what `gpu_runtime::GpuBackend` asks of ROCm beyond the calls of the runtime.
 
 use gpu_codegen::Target;
-use gpu_runtime::products::{self, ProductLibrary};
 use gpu_runtime::{Candidate, CompilationRequest, Device, GpuBackend, GpuError, Module, SharedCache, Vendor};
 use kernel_ir::{Program, Step};
 use plugin_sdk::dlpack::DL_ROCM;
 use plugin_sdk::{DeviceId, DeviceInfo, PluginError};
 
 use crate::api::api;
-use crate::blas::Blas;
 use crate::compiler;
 use crate::device_properties::DeviceProperties;
 use crate::hip::Hip;
@@ -80,10 +78,9 @@ impl Vendor for Hip {
     }
 
     fn identity(&self) -> String {
-        let blas = crate::libraries::find(crate::Library::Blas)
-            .map_or(String::new(), |path| format!(" {}", gpu_runtime::find::stamp(&path)));
+        let libraries = crate::libraries::stamps();
         let compiler = compiler::identity().unwrap_or_default();
-        format!("{} hip {} {compiler}{blas}", self.device.identity(), self.api.version)
+        format!("{} hip {} {compiler}{libraries}", self.device.identity(), self.context.api.version)
     }
 
     fn compiler() -> Result<String, GpuError> {
@@ -95,27 +92,7 @@ impl Vendor for Hip {
     }
 
     fn candidates(&self, program: &Program, step: &Step, target: &Target) -> Vec<Candidate> {
-        match step {
-            Step::Matmul(k) if products::wants(program, k) => match self.blas() {
-                Some(blas) => products::candidates(blas, program, step, k, target),
-                None => Vec::new(),
-            },
-            _ => Vec::new(),
-        }
-    }
-}
-
-impl Hip {
-    /// hipBLASLt, started when it is first wanted.
-    fn blas(&self) -> Option<&std::sync::Arc<ProductLibrary<Blas>>> {
-        let start = || match Blas::new(self) {
-            Ok(blas) => Some(std::sync::Arc::new(ProductLibrary::new(blas))),
-            Err(e) => {
-                tracing::warn!(target: "kernel", "hipBLASLt is not used: {e}");
-                None
-            }
-        };
-        self.blas.get_or_init(start).as_ref()
+        self.libraries.candidates(program, step, target)
     }
 }
 

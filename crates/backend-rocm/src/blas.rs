@@ -6,16 +6,16 @@
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 
-use gpu_runtime::products::{Addresses, Gemm, Key, Kind, MAX_ALGORITHMS, Matrix, Products};
-use gpu_runtime::{Calls, GpuError};
+use gpu_runtime::GpuError;
+use gpu_runtime::products::{Addresses, Gemm, Key, Kind, MAX_ALGORITHMS, Matrix, Products, Scalars};
 use ir_core::DType;
 
-use crate::api::{Api, Opaque, table};
-use crate::hip::Hip;
+use crate::api::{Opaque, done, table};
 use crate::libraries::{self, Library};
+use crate::vendor::StreamContext;
 
 /// Bytes of memory that the library may use beside operands, as PyTorch gives it.
-const WORKSPACE: u64 = 32 << 20;
+pub(crate) const WORKSPACE: u64 = 32 << 20;
 
 /// Attributes of a product's description.
 const FIRST_TURNED: c_int = 0;
@@ -83,9 +83,7 @@ table! {
 pub(crate) struct Blas {
     functions: &'static Functions,
     handle: Opaque,
-    api: &'static Api,
-    ordinal: i32,
-    stream: Opaque,
+    context: StreamContext,
     workspace: u64,
 }
 
@@ -130,14 +128,6 @@ fn functions() -> Result<&'static Functions, GpuError> {
     FUNCTIONS.get_or_init(load).as_ref().map_err(Clone::clone)
 }
 
-/// An error of the library's, by its number.
-fn done(call: &'static str, status: c_int) -> Result<(), GpuError> {
-    match status {
-        0 => Ok(()),
-        other => Err(GpuError::Driver { call, what: format!("status {other}") }),
-    }
-}
-
 /// `hipDataType`.
 fn number_type(dtype: DType) -> Result<c_int, GpuError> {
     match dtype {
@@ -173,20 +163,18 @@ impl Blas {
     ///
     /// # Errors
     /// The library is missing, what it says, no memory for its workspace.
-    pub(crate) fn new(device: &Hip) -> Result<Blas, GpuError> {
+    pub(crate) fn new(context: StreamContext) -> Result<Blas, GpuError> {
         let functions = functions()?;
-        device.enter()?;
+        context.enter()?;
         let mut handle = null_mut();
         // SAFETY: the handle is written to a local.
         done("hipblasLtCreate", unsafe { (functions.create)(&mut handle) })?;
         Ok(Blas {
             functions,
             handle,
-            api: device.api,
-            ordinal: device.ordinal,
-            stream: device.stream().0,
+            context,
             // Kept for the life of the process: recorded work has its address.
-            workspace: device.allocate(WORKSPACE)?,
+            workspace: context.allocate(WORKSPACE)?,
         })
     }
 
@@ -254,8 +242,7 @@ impl Products for Blas {
     type Plan = Plan;
 
     fn enter(&self) -> Result<(), GpuError> {
-        // SAFETY: the device is there.
-        self.api.done("hipSetDevice", unsafe { (self.api.runtime.set_device)(self.ordinal) })
+        self.context.enter()
     }
 
     fn make(&self, key: &Key, at: &Addresses) -> Result<Plan, GpuError> {
@@ -292,34 +279,17 @@ impl Products for Blas {
         if kind.bias {
             self.set(plan, BIAS, at.bias)?;
         }
-        let beta = if gemm.addend.is_some() { 1.0 } else { 0.0 };
-        let (single, double) = ([alpha as f32, beta as f32], [alpha, beta]);
-        let scalar = |n: usize| match kind.operands {
-            DType::F64 => (&raw const double[n]).cast::<c_void>(),
-            _ => (&raw const single[n]).cast::<c_void>(),
-        };
+        let scalars = Scalars::new(key, alpha);
         let addend = if gemm.addend.is_some() { at.addend } else { at.out };
         let pointer = |address: u64| address as *const c_void;
         let [a, b, c, d] = plan.layouts;
         // SAFETY: the caller's promise; descriptors live through the call, and the scalars are read before it returns.
+        #[rustfmt::skip]
         let status = unsafe {
             (self.functions.multiply)(
-                self.handle,
-                plan.product,
-                scalar(0),
-                pointer(at.first),
-                a,
-                pointer(at.second),
-                b,
-                scalar(1),
-                pointer(addend),
-                c,
-                at.out as *mut c_void,
-                d,
-                &plan.algorithm,
-                self.workspace as *mut c_void,
-                plan.workspace,
-                self.stream,
+                self.handle, plan.product, scalars.pointer(0), pointer(at.first), a, pointer(at.second), b,
+                scalars.pointer(1), pointer(addend), c, at.out as *mut c_void, d,
+                &plan.algorithm, self.workspace as *mut c_void, plan.workspace, self.context.stream.0,
             )
         };
         done("hipblasLtMatmul", status)

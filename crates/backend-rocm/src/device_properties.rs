@@ -4,7 +4,7 @@ use gpu_codegen::{Dialect, Features, Target};
 use gpu_runtime::GpuError;
 
 use crate::api::{Api, api};
-use crate::libraries::Library;
+use crate::libraries;
 use crate::properties::Properties;
 
 /// A device.
@@ -38,19 +38,18 @@ impl DeviceProperties {
             Ok(compiler) => compiler,
             Err(e) => e.to_string(),
         };
-        let blas = match crate::libraries::locate(Library::Blas) {
-            Ok(path) => path.display().to_string(),
-            Err(e) => e.to_string(),
-        };
         let lines = [
             ("architecture", self.properties.architecture.clone()),
             ("wave", self.target.wave.to_string()),
             ("multiprocessors", self.target.multiprocessors.to_string()),
             ("runtime", format!("{} {}", api.path.display(), api.version)),
             ("compiler", compiler),
-            ("hipblaslt", blas),
         ];
-        lines.into_iter().map(|(name, text)| (name.to_owned(), text)).collect()
+        let libraries = libraries::OFFERING.map(|(name, library)| match libraries::locate(library) {
+            Ok(path) => (name, path.display().to_string()),
+            Err(e) => (name, e.to_string()),
+        });
+        lines.into_iter().chain(libraries).map(|(name, text)| (name.to_owned(), text)).collect()
     }
 }
 

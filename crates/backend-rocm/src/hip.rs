@@ -3,14 +3,12 @@
 
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::ptr::{NonNull, null, null_mut};
-use std::sync::OnceLock;
 
-use gpu_runtime::products::ProductLibrary;
 use gpu_runtime::{Calls, GpuError, Grid, Handle, HostMemory, Map};
 
 use crate::api::{Api, KernelNode, Opaque};
-use crate::blas::Blas;
 use crate::device_properties::DeviceProperties;
+use crate::vendor::{Libraries, StreamContext};
 
 /// `hipMemcpyKind`.
 const TO_DEVICE: c_int = 1;
@@ -31,17 +29,20 @@ const EQUAL: c_uint = 1;
 /// `hipMemPoolAttrReleaseThreshold`.
 const RELEASE_THRESHOLD: c_int = 4;
 
+/// Bytes of shared memory that every block may have; for more the runtime is asked.
+const UNASKED: u32 = 64 << 10;
+/// `HIP_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES`: what a kernel declares itself.
+const DECLARED: c_int = 1;
+/// `hipFuncAttributeMaxDynamicSharedMemorySize`.
+const MOST_SHARED: c_int = 8;
+
 /// A ROCm device with a stream.
 pub struct Hip {
-    pub(crate) api: &'static Api,
-    pub(crate) ordinal: i32,
+    pub(crate) context: StreamContext,
     pub(crate) device: DeviceProperties,
     /// By the compiler's name.
     pub(crate) architecture: String,
-    stream: Handle,
-    /// Null where memory is not had in stream order.
-    pool: Handle,
-    pub(crate) blas: OnceLock<Option<std::sync::Arc<ProductLibrary<Blas>>>>,
+    pub(crate) libraries: Libraries,
 }
 
 impl Hip {
@@ -56,7 +57,28 @@ impl Hip {
         }
         let architecture = device.properties.base().to_owned();
         let pool = Handle(pool(api, ordinal).unwrap_or(null_mut()));
-        Ok(Hip { api, ordinal, device, architecture, stream: Handle(stream), pool, blas: OnceLock::new() })
+        let context = StreamContext { api, ordinal, stream: Handle(stream), pool };
+        let libraries = Libraries::new(context, architecture.clone());
+        Ok(Hip { context, device, architecture, libraries })
+    }
+}
+
+/// Lets a kernel have as much shared memory as a block may have. Runtimes that take no kernel of a module here need not be asked
+/// or say so at the launch.
+fn allow_shared(api: &Api, function: Opaque, most: u32) {
+    let (Some(attribute), Some(set)) = (api.runtime.function_attribute, api.runtime.function_set) else {
+        return;
+    };
+    let mut declared = 0;
+    // SAFETY: the function is of a loaded module; the number is written to a local.
+    let done = unsafe {
+        api.done("hipFuncGetAttribute", attribute(&mut declared, DECLARED, function)).and_then(|()| {
+            let dynamic = i32::try_from(most).unwrap_or(i32::MAX).saturating_sub(declared).max(0);
+            api.done("hipFuncSetAttribute", set(function, MOST_SHARED, dynamic))
+        })
+    };
+    if let Err(e) = done {
+        tracing::debug!(target: "kernel", "more than {UNASKED} bytes of shared memory: {e}");
     }
 }
 
@@ -82,32 +104,36 @@ impl Calls for Hip {
     const PAGEABLE: usize = 0;
 
     fn enter(&self) -> Result<(), GpuError> {
-        // SAFETY: the device is there.
-        self.api.done("hipSetDevice", unsafe { (self.api.runtime.set_device)(self.ordinal) })
+        self.context.enter()
     }
 
     fn stream(&self) -> Handle {
-        self.stream
+        self.context.stream
     }
 
     fn synchronize(&self) -> Result<(), GpuError> {
         // SAFETY: the stream lives as long as this value.
-        let done = unsafe { (self.api.runtime.stream_synchronize)(self.stream.0) };
-        self.api.done("hipStreamSynchronize", done)
+        let done = unsafe { (self.context.api.runtime.stream_synchronize)(self.context.stream.0) };
+        self.context.api.done("hipStreamSynchronize", done)
     }
 
     unsafe fn load(&self, code: &[u8]) -> Result<Handle, GpuError> {
         let mut module = null_mut();
         // SAFETY: the caller's promise; the handle is written to a local.
-        let done = unsafe { (self.api.runtime.module_load)(&mut module, code.as_ptr().cast()) };
-        self.api.done("hipModuleLoadData", done).map(|()| Handle(module))
+        let done = unsafe { (self.context.api.runtime.module_load)(&mut module, code.as_ptr().cast()) };
+        self.context.api.done("hipModuleLoadData", done).map(|()| Handle(module))
     }
 
     unsafe fn function(&self, module: Handle, entry: &CStr) -> Result<Handle, GpuError> {
         let mut function = null_mut();
         // SAFETY: the caller's promise; the handle is written to a local.
-        let done = unsafe { (self.api.runtime.module_function)(&mut function, module.0, entry.as_ptr()) };
-        self.api.done("hipModuleGetFunction", done).map(|()| Handle(function))
+        let done =
+            unsafe { (self.context.api.runtime.module_function)(&mut function, module.0, entry.as_ptr()) };
+        self.context.api.done("hipModuleGetFunction", done)?;
+        if self.device.target.lds > UNASKED {
+            allow_shared(self.context.api, function, self.device.target.lds);
+        }
+        Ok(Handle(function))
     }
 
     unsafe fn launch(
@@ -118,13 +144,13 @@ impl Calls for Hip {
         _early: bool,
     ) -> Result<(), GpuError> {
         let ([x, y, z], Grid { threads, shared, .. }) = (grid.blocks, grid);
-        let stream = self.stream.0;
+        let stream = self.context.stream.0;
         // SAFETY: the caller's promise.
         let done = unsafe {
-            let launch = self.api.runtime.module_launch;
+            let launch = self.context.api.runtime.module_launch;
             launch(function.0, x, y, z, threads, 1, 1, shared, stream, arguments, null_mut())
         };
-        self.api.done("hipModuleLaunchKernel", done)
+        self.context.api.done("hipModuleLaunchKernel", done)
     }
 
     fn encode(&self, _map: &Map, _address: u64) -> Result<u64, GpuError> {
@@ -132,46 +158,33 @@ impl Calls for Hip {
     }
 
     fn allocate(&self, bytes: u64) -> Result<u64, GpuError> {
-        let mut address = null_mut();
-        let runtime = &self.api.runtime;
-        match runtime.malloc_async.filter(|_| !self.pool.is_null()) {
-            Some(malloc) => {
-                // SAFETY: the address is written to a local; the stream lives as long as this value.
-                let done = unsafe { malloc(&mut address, bytes as usize, self.stream.0) };
-                self.api.done("hipMallocAsync", done)?;
-            }
-            None => {
-                // SAFETY: the address is written to a local.
-                self.api.done("hipMalloc", unsafe { (runtime.malloc)(&mut address, bytes as usize) })?;
-            }
-        }
-        Ok(address as u64)
+        self.context.allocate(bytes)
     }
 
     fn free(&self, address: u64) {
-        let runtime = &self.api.runtime;
+        let runtime = &self.context.api.runtime;
         // SAFETY: made by `allocate` in the same way and freed once. What was started before runs first; without a pool the runtime
         // waits for it.
         let _ = unsafe {
-            match runtime.free_async.filter(|_| !self.pool.is_null()) {
-                Some(free) => free(address as Opaque, self.stream.0),
+            match runtime.free_async.filter(|_| !self.context.pool.is_null()) {
+                Some(free) => free(address as Opaque, self.context.stream.0),
                 None => (runtime.free)(address as Opaque),
             }
         };
     }
 
     fn trim(&self) {
-        if let Some(trim) = self.api.runtime.pool_trim.filter(|_| !self.pool.is_null()) {
+        if let Some(trim) = self.context.api.runtime.pool_trim.filter(|_| !self.context.pool.is_null()) {
             // SAFETY: the pool is the device's.
-            let _ = unsafe { trim(self.pool.0, 0) };
+            let _ = unsafe { trim(self.context.pool.0, 0) };
         }
     }
 
     fn allocate_pinned(&self, bytes: usize, mapped: bool) -> Result<HostMemory, GpuError> {
-        let (runtime, mut host) = (&self.api.runtime, null_mut());
+        let (runtime, mut host) = (&self.context.api.runtime, null_mut());
         let flags = if mapped { MAPPED | COHERENT } else { 0 };
         // SAFETY: the address is written to a local.
-        self.api.done("hipHostMalloc", unsafe { (runtime.host_malloc)(&mut host, bytes, flags) })?;
+        self.context.api.done("hipHostMalloc", unsafe { (runtime.host_malloc)(&mut host, bytes, flags) })?;
         let Some(host) = NonNull::new(host.cast::<u8>()) else {
             return Err(GpuError::Malformed("page-locked memory at no address".into()));
         };
@@ -179,108 +192,124 @@ impl Calls for Hip {
         if mapped {
             // SAFETY: the memory was allocated for this, and the address is written to a local.
             let told = unsafe { (runtime.host_pointer)(&mut device, host.as_ptr().cast(), 0) };
-            self.api.done("hipHostGetDevicePointer", told).inspect_err(|_| self.free_pinned(host))?;
+            self.context.api.done("hipHostGetDevicePointer", told).inspect_err(|_| self.free_pinned(host))?;
         }
         Ok(HostMemory { host, device: device as u64 })
     }
 
     fn free_pinned(&self, host: NonNull<u8>) {
         // SAFETY: made by `allocate_pinned`, and freed once, by its owner; the runtime waits for the device.
-        let _ = unsafe { (self.api.runtime.host_free)(host.as_ptr().cast()) };
+        let _ = unsafe { (self.context.api.runtime.host_free)(host.as_ptr().cast()) };
     }
 
     unsafe fn copy_in(&self, to: u64, from: *const u8, bytes: usize) -> Result<(), GpuError> {
         // SAFETY: the caller's promise.
-        let done =
-            unsafe { (self.api.runtime.memcpy)(to as Opaque, from.cast(), bytes, TO_DEVICE, self.stream.0) };
-        self.api.done("hipMemcpyAsync", done)
+        let done = unsafe {
+            (self.context.api.runtime.memcpy)(
+                to as Opaque,
+                from.cast(),
+                bytes,
+                TO_DEVICE,
+                self.context.stream.0,
+            )
+        };
+        self.context.api.done("hipMemcpyAsync", done)
     }
 
     unsafe fn copy_out(&self, to: *mut u8, from: u64, bytes: usize) -> Result<(), GpuError> {
         let from = from as *const c_void;
         // SAFETY: the caller's promise.
-        let done = unsafe { (self.api.runtime.memcpy)(to.cast(), from, bytes, TO_HOST, self.stream.0) };
-        self.api.done("hipMemcpyAsync", done)
+        let done = unsafe {
+            (self.context.api.runtime.memcpy)(to.cast(), from, bytes, TO_HOST, self.context.stream.0)
+        };
+        self.context.api.done("hipMemcpyAsync", done)
     }
 
     unsafe fn copy_within(&self, to: u64, from: u64, bytes: u64) -> Result<(), GpuError> {
         let (to, from) = (to as Opaque, from as *const c_void);
         // SAFETY: the caller's promise.
-        let done = unsafe { (self.api.runtime.memcpy)(to, from, bytes as usize, WITHIN, self.stream.0) };
-        self.api.done("hipMemcpyAsync", done)
+        let done = unsafe {
+            (self.context.api.runtime.memcpy)(to, from, bytes as usize, WITHIN, self.context.stream.0)
+        };
+        self.context.api.done("hipMemcpyAsync", done)
     }
 
     unsafe fn fill(&self, to: u64, word: u32, words: u64) -> Result<(), GpuError> {
-        let (to, word, stream) = (to as Opaque, word as c_int, self.stream.0);
+        let (to, word, stream) = (to as Opaque, word as c_int, self.context.stream.0);
         // SAFETY: the caller's promise.
-        let done = unsafe { (self.api.runtime.memset_words)(to, word, words as usize, stream) };
-        self.api.done("hipMemsetD32Async", done)
+        let done = unsafe { (self.context.api.runtime.memset_words)(to, word, words as usize, stream) };
+        self.context.api.done("hipMemsetD32Async", done)
     }
 
     fn create_event(&self, timed: bool) -> Result<Handle, GpuError> {
         let mut event = null_mut();
         let flags = if timed { 0 } else { UNTIMED };
         // SAFETY: the handle is written to a local.
-        let done = unsafe { (self.api.runtime.event_create)(&mut event, flags) };
-        self.api.done("hipEventCreateWithFlags", done).map(|()| Handle(event))
+        let done = unsafe { (self.context.api.runtime.event_create)(&mut event, flags) };
+        self.context.api.done("hipEventCreateWithFlags", done).map(|()| Handle(event))
     }
 
     fn destroy_event(&self, event: Handle) {
         // SAFETY: made by `create_event`, destroyed once; the runtime waits for what is under way.
-        let _ = unsafe { (self.api.runtime.event_destroy)(event.0) };
+        let _ = unsafe { (self.context.api.runtime.event_destroy)(event.0) };
     }
 
     fn record_event(&self, event: Handle, stream: Handle) -> Result<(), GpuError> {
         // SAFETY: the event lives, the stream is the caller's.
-        self.api.done("hipEventRecord", unsafe { (self.api.runtime.event_record)(event.0, stream.0) })
+        self.context
+            .api
+            .done("hipEventRecord", unsafe { (self.context.api.runtime.event_record)(event.0, stream.0) })
     }
 
     fn wait_event(&self, event: Handle) -> Result<(), GpuError> {
         // SAFETY: the event lives.
-        self.api.done("hipEventSynchronize", unsafe { (self.api.runtime.event_synchronize)(event.0) })
+        self.context
+            .api
+            .done("hipEventSynchronize", unsafe { (self.context.api.runtime.event_synchronize)(event.0) })
     }
 
     fn hold_stream(&self, stream: Handle, event: Handle) -> Result<(), GpuError> {
         // SAFETY: the event lives, the stream is the caller's.
-        let done = unsafe { (self.api.runtime.stream_wait_event)(stream.0, event.0, 0) };
-        self.api.done("hipStreamWaitEvent", done)
+        let done = unsafe { (self.context.api.runtime.stream_wait_event)(stream.0, event.0, 0) };
+        self.context.api.done("hipStreamWaitEvent", done)
     }
 
     fn seconds_between(&self, from: Handle, to: Handle) -> Result<f64, GpuError> {
         let mut ms = 0f32;
         // SAFETY: both events live and have been passed; the number is written to a local.
-        let told = unsafe { (self.api.runtime.event_elapsed)(&mut ms, from.0, to.0) };
-        self.api.done("hipEventElapsedTime", told).map(|()| f64::from(ms) / 1e3)
+        let told = unsafe { (self.context.api.runtime.event_elapsed)(&mut ms, from.0, to.0) };
+        self.context.api.done("hipEventElapsedTime", told).map(|()| f64::from(ms) / 1e3)
     }
 
     unsafe fn hold_for_word(&self, address: u64) -> Result<(), GpuError> {
-        let wait = self.api.runtime.stream_wait_value.ok_or_else(|| Api::absent("hipStreamWaitValue32"))?;
+        let wait =
+            self.context.api.runtime.stream_wait_value.ok_or_else(|| Api::absent("hipStreamWaitValue32"))?;
         // SAFETY: the caller's promise.
-        let done = unsafe { wait(self.stream.0, address as Opaque, 1, EQUAL, u32::MAX) };
-        self.api.done("hipStreamWaitValue32", done)
+        let done = unsafe { wait(self.context.stream.0, address as Opaque, 1, EQUAL, u32::MAX) };
+        self.context.api.done("hipStreamWaitValue32", done)
     }
 
     fn begin_recording(&self) -> Result<(), GpuError> {
         // SAFETY: the stream lives as long as this value.
-        let done = unsafe { (self.api.runtime.begin_capture)(self.stream.0, RELAXED) };
-        self.api.done("hipStreamBeginCapture", done)
+        let done = unsafe { (self.context.api.runtime.begin_capture)(self.context.stream.0, RELAXED) };
+        self.context.api.done("hipStreamBeginCapture", done)
     }
 
     fn end_recording(&self) -> Result<Handle, GpuError> {
         let mut graph = null_mut();
         // SAFETY: the stream lives as long as this value; the handle is written to a local.
-        let done = unsafe { (self.api.runtime.end_capture)(self.stream.0, &mut graph) };
-        self.api.done("hipStreamEndCapture", done).map(|()| Handle(graph))
+        let done = unsafe { (self.context.api.runtime.end_capture)(self.context.stream.0, &mut graph) };
+        self.context.api.done("hipStreamEndCapture", done).map(|()| Handle(graph))
     }
 
     fn last_node(&self) -> Result<Handle, GpuError> {
         let (mut status, mut nodes, mut count) = (0, null(), 0);
         // SAFETY: the stream lives as long as this value, results are written to locals; what is not asked for is null.
         let told = unsafe {
-            let ask = self.api.runtime.capture_info;
-            ask(self.stream.0, &mut status, null_mut(), null_mut(), &mut nodes, &mut count)
+            let ask = self.context.api.runtime.capture_info;
+            ask(self.context.stream.0, &mut status, null_mut(), null_mut(), &mut nodes, &mut count)
         };
-        self.api.done("hipStreamGetCaptureInfo_v2", told)?;
+        self.context.api.done("hipStreamGetCaptureInfo_v2", told)?;
         if count != 1 || nodes.is_null() {
             let what = format!("a launch was recorded as {count} nodes");
             return Err(GpuError::Driver { call: "hipStreamGetCaptureInfo_v2", what });
@@ -293,15 +322,15 @@ impl Calls for Hip {
         let mut executable = null_mut();
         // SAFETY: the graph was recorded; the handle is written to a local, and no log is asked for.
         let done = unsafe {
-            (self.api.runtime.graph_instantiate)(&mut executable, graph.0, null_mut(), null_mut(), 0)
+            (self.context.api.runtime.graph_instantiate)(&mut executable, graph.0, null_mut(), null_mut(), 0)
         };
-        self.api.done("hipGraphInstantiate", done).map(|()| Handle(executable))
+        self.context.api.done("hipGraphInstantiate", done).map(|()| Handle(executable))
     }
 
     fn launch_graph(&self, executable: Handle) -> Result<(), GpuError> {
         // SAFETY: the executable lives; its addresses are its holder's affair.
-        let done = unsafe { (self.api.runtime.graph_launch)(executable.0, self.stream.0) };
-        self.api.done("hipGraphLaunch", done)
+        let done = unsafe { (self.context.api.runtime.graph_launch)(executable.0, self.context.stream.0) };
+        self.context.api.done("hipGraphLaunch", done)
     }
 
     unsafe fn set_arguments(
@@ -321,12 +350,12 @@ impl Calls for Hip {
             shared: grid.shared,
         };
         // SAFETY: the caller's promise.
-        let done = unsafe { (self.api.runtime.graph_set_kernel)(executable.0, node.0, &parameters) };
-        self.api.done("hipGraphExecKernelNodeSetParams", done)
+        let done = unsafe { (self.context.api.runtime.graph_set_kernel)(executable.0, node.0, &parameters) };
+        self.context.api.done("hipGraphExecKernelNodeSetParams", done)
     }
 
     fn destroy_graph(&self, graph: Handle, executable: Handle) {
-        let runtime = &self.api.runtime;
+        let runtime = &self.context.api.runtime;
         // SAFETY: made by the runtime, destroyed once; it waits for launches under way.
         unsafe {
             if !executable.is_null() {

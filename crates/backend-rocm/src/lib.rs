@@ -16,10 +16,13 @@ mod blas;
 mod clang;
 mod compiler;
 mod device_properties;
+mod dnn;
 mod hip;
 mod hiprtc;
 mod libraries;
 mod properties;
+mod rocblas;
+mod vendor;
 
 pub use backend::RocmBackend;
 pub use clang::Clang;

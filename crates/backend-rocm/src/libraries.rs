@@ -16,7 +16,15 @@ pub enum Library {
     Compiler,
     /// `libhipblaslt`, matrix products.
     Blas,
+    /// `librocblas`, matrix products where hipBLASLt has none.
+    RocBlas,
+    /// `libMIOpen`, convolutions.
+    Dnn,
 }
+
+/// The libraries that offer candidates for steps, by their names in listings. None of them is needed.
+pub(crate) const OFFERING: [(&str, Library); 3] =
+    [("hipblaslt", Library::Blas), ("rocblas", Library::RocBlas), ("miopen", Library::Dnn)];
 
 impl Library {
     fn sought(self) -> Sought {
@@ -34,7 +42,23 @@ impl Library {
             Library::Blas => Sought {
                 name: "hipBLASLt (libhipblaslt)",
                 files: &["libhipblaslt.so.1", "libhipblaslt.so.0", "libhipblaslt.so"],
-                advice: "matrix products are generated kernels without it; install ROCm's hipblaslt",
+                advice: "matrix products are rocBLAS's or generated kernels without it; install ROCm's hipblaslt",
+            },
+            Library::RocBlas => Sought {
+                name: "rocBLAS (librocblas)",
+                files: &[
+                    "librocblas.so.5",
+                    "librocblas.so.4",
+                    "librocblas.so.3",
+                    "librocblas.so.0",
+                    "librocblas.so",
+                ],
+                advice: "matrix products are hipBLASLt's or generated kernels without it; install ROCm's rocblas",
+            },
+            Library::Dnn => Sought {
+                name: "MIOpen (libMIOpen)",
+                files: &["libMIOpen.so.1", "libMIOpen.so"],
+                advice: "convolutions are generated kernels without it; install ROCm's miopen-hip",
             },
         }
     }
@@ -73,6 +97,13 @@ pub(crate) fn locate(library: Library) -> Result<PathBuf, GpuError> {
     library.sought().locate(named(), folders())
 }
 
+/// What identifies the libraries that are there: their proposals depend on them.
+pub(crate) fn stamps() -> String {
+    let there =
+        OFFERING.into_iter().filter_map(|(_, library)| locate(library).or_else(|_| find(library)).ok());
+    there.map(|path| format!(" {}", files::stamp(&path))).collect()
+}
+
 type Found = Result<(Loaded, PathBuf), GpuError>;
 
 /// Loads a library for the life of the process; it, and where it was found.
@@ -80,7 +111,7 @@ type Found = Result<(Loaded, PathBuf), GpuError>;
 /// # Errors
 /// [`GpuError::Missing`] with everywhere that was looked, and why a file that is there does not load.
 pub(crate) fn load(library: Library) -> Result<(&'static Loaded, &'static PathBuf), GpuError> {
-    static FOUND: [OnceLock<Found>; 3] = [const { OnceLock::new() }; 3];
+    static FOUND: [OnceLock<Found>; 5] = [const { OnceLock::new() }; 5];
     let found = FOUND[library as usize].get_or_init(|| library.sought().load(named(), folders()));
     found.as_ref().map(|(library, path)| (library, path)).map_err(Clone::clone)
 }

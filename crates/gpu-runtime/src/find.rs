@@ -4,6 +4,7 @@
 //! Not here: names and folders, which are the vendors'.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use libloading::Library;
 
@@ -98,6 +99,17 @@ pub fn stamp(path: &Path) -> String {
     let bytes = file.map_or(0, |f| f.len());
     // A distribution's file name ends with the version; size and time tell apart what is installed under one name.
     format!("{} {bytes} {}", path.display(), since.map_or(0, |d| d.as_secs()))
+}
+
+/// A library that was started; one that is missing or fails offers no candidates, and a warning gives the reason.
+pub fn started<T>(name: &str, library: Result<T, GpuError>) -> Option<Arc<T>> {
+    match library {
+        Ok(library) => Some(Arc::new(library)),
+        Err(e) => {
+            tracing::warn!(target: "kernel", "{name} is not used: {e}");
+            None
+        }
+    }
 }
 
 /// The installations that variables of the environment name.

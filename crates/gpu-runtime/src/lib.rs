@@ -20,6 +20,7 @@ mod backend;
 mod cache;
 mod candidate;
 mod compiled;
+pub mod convolutions;
 mod device;
 mod driver;
 mod error;

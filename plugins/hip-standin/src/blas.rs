@@ -27,34 +27,34 @@ extern "C" fn ferroflux_hip_standin_products() -> u64 {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Product {
     /// `hipblasOperation_t` of both factors, `hipblasLtEpilogue_t`.
-    turned: [i32; 2],
-    epilogue: i32,
-    bias: u64,
-    bias_type: c_int,
+    pub(crate) turned: [i32; 2],
+    pub(crate) epilogue: i32,
+    pub(crate) bias: u64,
+    pub(crate) bias_type: c_int,
     /// The type of alpha and beta.
-    scale: c_int,
+    pub(crate) scale: c_int,
 }
 
 /// How a matrix lies.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Layout {
-    kind: c_int,
-    rows: u64,
-    columns: u64,
-    leading: i64,
-    count: i32,
-    step: i64,
+    pub(crate) kind: c_int,
+    pub(crate) rows: u64,
+    pub(crate) columns: u64,
+    pub(crate) leading: i64,
+    pub(crate) count: i32,
+    pub(crate) step: i64,
 }
 
 /// A product with its matrices and addresses.
 #[derive(Clone, Debug)]
 pub(crate) struct Multiplication {
-    product: Product,
+    pub(crate) product: Product,
     /// First and second factor, addend, result.
-    layouts: [Layout; 4],
-    addresses: [u64; 4],
-    alpha: f64,
-    beta: f64,
+    pub(crate) layouts: [Layout; 4],
+    pub(crate) addresses: [u64; 4],
+    pub(crate) alpha: f64,
+    pub(crate) beta: f64,
 }
 
 #[repr(C)]
@@ -70,7 +70,7 @@ struct Proposal {
 ///
 /// # Safety
 /// The address is of so many numbers at least.
-unsafe fn read(kind: c_int, address: u64, at: i64) -> f64 {
+pub(crate) unsafe fn read(kind: c_int, address: u64, at: i64) -> f64 {
     // SAFETY: the caller's promise.
     unsafe {
         match kind {
@@ -86,7 +86,7 @@ unsafe fn read(kind: c_int, address: u64, at: i64) -> f64 {
 ///
 /// # Safety
 /// As for [`read`].
-unsafe fn write(kind: c_int, address: u64, at: i64, value: f64) {
+pub(crate) unsafe fn write(kind: c_int, address: u64, at: i64, value: f64) {
     // SAFETY: the caller's promise.
     unsafe {
         match kind {
@@ -151,7 +151,7 @@ impl Multiplication {
 ///
 /// # Safety
 /// The pointer may be written.
-unsafe fn made<T>(to: *mut *mut T, value: T) -> c_int {
+pub(crate) unsafe fn made<T>(to: *mut *mut T, value: T) -> c_int {
     // SAFETY: the caller's promise.
     unsafe { to.write(Box::into_raw(Box::new(value))) };
     SUCCESS
@@ -280,7 +280,12 @@ unsafe extern "C" fn hipblasLtMatmulAlgoGetHeuristic(
     to: *mut Proposal,
     count: *mut c_int,
 ) -> c_int {
-    let there = most.min(PROPOSALS);
+    let mut silent = false;
+    with(|state| {
+        silent = state.settings.silent.iter().any(|library| library == "hipblaslt");
+        Ok(())
+    });
+    let there = if silent { 0 } else { most.min(PROPOSALS) };
     for n in 0..there {
         let algorithm = [n as u64 + 1, 0, 0];
         let proposal = Proposal { algorithm, workspace: 0, state: 0, waves: 1.0, reserved: [0; 4] };

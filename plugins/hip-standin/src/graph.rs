@@ -108,7 +108,7 @@ unsafe extern "C" fn hipGraphExecKernelNodeSetParams(
         let kernel = state.kernels.get(&(told.function as usize)).ok_or(INVALID_HANDLE)?;
         let grid = Grid { blocks: told.grid, threads: told.block[0], shared: told.shared };
         // SAFETY: the caller's promise.
-        let work = unsafe { launch(kernel, grid, told.arguments) };
+        let work = unsafe { launch(kernel, grid, told.arguments)? };
         let executable = state.executables.get_mut(&(executable as usize)).ok_or(INVALID_HANDLE)?;
         let there = (node as usize).checked_sub(1).and_then(|n| executable.0.get_mut(n));
         match there {

@@ -1,4 +1,4 @@
-//! A HIP runtime that is none, with hiprtc and hipBLASLt: devices over the GPU emulator, by the functions that the ROCm backend
+//! A HIP runtime that is none, with hiprtc, hipBLASLt, rocBLAS and MIOpen: devices over the GPU emulator, by the functions that the ROCm backend
 //! calls. Tests give the library those names in a folder of their own, so that the plugin runs unchanged through HIP's own calls on
 //! machines without an AMD GPU. Never installed, never part of anything shipped.
 //!
@@ -9,10 +9,13 @@
 #![allow(non_snake_case)]
 
 mod blas;
+mod convolution;
 mod device;
 mod graph;
 mod hiprtc;
+mod miopen;
 mod module;
+mod rocblas;
 mod runtime;
 mod settings;
 mod state;

@@ -3,21 +3,36 @@
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use gpu_emulator::{Emulator, Function};
 use gpu_runtime::{Driver, GpuError, Grid, Module as Text};
 
-use crate::device::{INVALID_HANDLE, INVALID_IMAGE, INVALID_VALUE, NO_BINARY, NOT_FOUND};
+use crate::device::{INVALID_HANDLE, INVALID_IMAGE, INVALID_VALUE, NO_BINARY, NOT_FOUND, target};
 use crate::state::{Opaque, give, opaque, with};
 use crate::stream::Work;
 
 /// What code begins with; the length of the rest follows, the architecture on a line of its own, the text.
 const MAGIC: &[u8; 8] = b"hipnone1";
 
+/// Bytes of shared memory that a block has without asking.
+const UNASKED: u32 = 64 << 10;
+
+/// Kernels that were allowed more than that.
+static GRANTED: AtomicU64 = AtomicU64::new(0);
+
+/// For tests: how many kernels were allowed more than 64 KiB of shared memory.
+#[unsafe(no_mangle)]
+extern "C" fn ferroflux_hip_standin_granted() -> u64 {
+    GRANTED.load(Ordering::Relaxed)
+}
+
 /// A kernel and how many arguments it takes.
 pub(crate) struct Kernel {
     pub(crate) function: Function,
     pub(crate) parameters: usize,
+    /// Bytes of shared memory that it may be launched with.
+    shared: AtomicU32,
 }
 
 /// A loaded module: kernels by their names.
@@ -61,7 +76,8 @@ pub(crate) fn kernels(emulator: &Emulator, text: &str) -> Result<Vec<(String, Ke
     let names = found.iter().map(|(name, _)| name.clone()).collect();
     let module = Text { prelude: String::new(), kernels: text.to_owned(), entries: names };
     let functions = emulator.compile(std::slice::from_ref(&module))?.into_iter().flatten();
-    let kernel = |(function, (name, parameters))| (name, Kernel { function, parameters });
+    let kernel =
+        |(function, (name, parameters))| (name, Kernel { function, parameters, shared: UNASKED.into() });
     Ok(functions.zip(found).map(kernel).collect())
 }
 
@@ -116,14 +132,47 @@ unsafe extern "C" fn hipModuleGetFunction(
     })
 }
 
-/// A launch as work of a stream: arguments are read here.
+/// What a kernel declares itself is not known here: the emulator has it apart from what a launch gives.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipFuncGetAttribute(value: *mut c_int, attribute: c_int, function: Opaque) -> c_int {
+    with(|state| {
+        state.kernels.get(&(function as usize)).ok_or(INVALID_HANDLE)?;
+        match attribute {
+            // SAFETY: the caller's pointer.
+            1 => unsafe { give(value, 0) },
+            _ => Err(INVALID_VALUE),
+        }
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hipFuncSetAttribute(function: *const c_void, attribute: c_int, value: c_int) -> c_int {
+    with(|state| {
+        let most = target(&state.device()?.architecture).lds;
+        let kernel = state.kernels.get(&(function as usize)).ok_or(INVALID_HANDLE)?;
+        match (attribute, u32::try_from(value)) {
+            (8, Ok(bytes)) if bytes <= most => {
+                kernel.shared.store(bytes, Ordering::Relaxed);
+                GRANTED.fetch_add(u64::from(bytes > UNASKED), Ordering::Relaxed);
+                Ok(())
+            }
+            _ => Err(INVALID_VALUE),
+        }
+    })
+}
+
+/// A launch as work of a stream: arguments are read here. One with more shared memory than the kernel may have is refused.
 ///
 /// # Safety
 /// There is a pointer to 64 bits for each parameter of the kernel.
-pub(crate) unsafe fn launch(kernel: &Arc<Kernel>, grid: Grid, arguments: *mut Opaque) -> Work {
+pub(crate) unsafe fn launch(kernel: &Arc<Kernel>, grid: Grid, arguments: *mut Opaque) -> Result<Work, c_int> {
+    if grid.shared > kernel.shared.load(Ordering::Relaxed) {
+        return Err(INVALID_VALUE);
+    }
     // SAFETY: the caller's promise.
     let word = |n: usize| unsafe { (*arguments.add(n)).cast::<u64>().read() };
-    Work::Launch { kernel: Arc::clone(kernel), grid, words: (0..kernel.parameters).map(word).collect() }
+    let words = (0..kernel.parameters).map(word).collect();
+    Ok(Work::Launch { kernel: Arc::clone(kernel), grid, words })
 }
 
 #[unsafe(no_mangle)]
@@ -146,7 +195,7 @@ unsafe extern "C" fn hipModuleLaunchKernel(
     with(|state| {
         let kernel = state.kernels.get(&(function as usize)).ok_or(INVALID_HANDLE)?;
         // SAFETY: the caller's promise.
-        let work = unsafe { launch(kernel, Grid { blocks: [x, y, z], threads, shared }, arguments) };
+        let work = unsafe { launch(kernel, Grid { blocks: [x, y, z], threads, shared }, arguments)? };
         state.put(stream, work)
     })
 }

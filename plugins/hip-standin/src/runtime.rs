@@ -4,7 +4,8 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::Mutex;
 
 use crate::device::{
-    Device, INVALID_DEVICE, INVALID_VALUE, LAUNCH_FAILURE, NO_DEVICE, NOT_SUPPORTED, OUT_OF_MEMORY, wave,
+    Device, INVALID_DEVICE, INVALID_VALUE, LAUNCH_FAILURE, NO_DEVICE, NOT_SUPPORTED, OUT_OF_MEMORY, target,
+    wave,
 };
 use crate::state::{CURRENT, Opaque, State, give, with};
 use crate::stream::Work;
@@ -96,7 +97,7 @@ unsafe fn describe(state: &State, to: *mut c_void, device: c_int, at: [usize; 7]
     let mut put = |from: usize, what: &[u8]| all[from..from + what.len()].copy_from_slice(what);
     put(0, format!("HIP stand-in {}", device.architecture).as_bytes());
     put(memory, &device.memory.to_ne_bytes());
-    put(shared, &65_536u64.to_ne_bytes());
+    put(shared, &u64::from(target(&device.architecture).lds).to_ne_bytes());
     put(lanes, &wave(&device.architecture).to_ne_bytes());
     // Few, so that kernels which fill a device stay small.
     put(units, &8u32.to_ne_bytes());

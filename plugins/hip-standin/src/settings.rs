@@ -4,6 +4,7 @@
 //! - `schedule=backward`: blocks and threads run from the last to the first.
 //! - `memory=N`: bytes of a device.
 //! - `lost=N`: the launch of this number, from 1, loses its device.
+//! - `silent=hipblaslt`, `silent=miopen`: the library is there and proposes nothing.
 //! - `hip=5`: the runtime says that it is of ROCm 5.7, with that release's struct of properties and without memory pools.
 //!
 //! Without the variable there is one `gfx942`.
@@ -22,6 +23,8 @@ pub(crate) struct Settings {
     pub(crate) lost: Option<u64>,
     /// As `hipRuntimeGetVersion` tells it.
     pub(crate) version: i32,
+    /// Libraries that propose nothing.
+    pub(crate) silent: Vec<String>,
 }
 
 impl Settings {
@@ -35,7 +38,14 @@ impl Settings {
 
     fn plain() -> Settings {
         let devices = vec!["gfx942".to_owned()];
-        Settings { devices, backward: false, memory: MEMORY, lost: None, version: 60_443_484 }
+        Settings {
+            devices,
+            backward: false,
+            memory: MEMORY,
+            lost: None,
+            version: 60_443_484,
+            silent: Vec::new(),
+        }
     }
 
     /// The word that means nothing, where there is one.
@@ -53,6 +63,9 @@ impl Settings {
                 }
                 "memory" => settings.memory = number()?,
                 "lost" => settings.lost = Some(number()?),
+                "silent" if ["hipblaslt", "miopen"].contains(&value) => {
+                    settings.silent.push(value.to_owned())
+                }
                 "hip" if value == "5" => settings.version = 50_731_921,
                 "hip" if value == "6" => settings.version = 60_443_484,
                 _ => return Err(unknown()),
@@ -74,10 +87,12 @@ mod tests {
         let plain = Settings::plain();
         assert_eq!(Settings::read(""), Ok(plain.clone()));
         let devices = vec!["gfx90a".to_owned(), "gfx1100".to_owned()];
-        let read = Settings::read("gfx90a, gfx1100,schedule=backward,memory=7,lost=2,hip=5");
-        let wanted = Settings { devices, backward: true, memory: 7, lost: Some(2), version: 50_731_921 };
+        let read = Settings::read("gfx90a, gfx1100,schedule=backward,memory=7,lost=2,hip=5,silent=miopen");
+        let (lost, silent) = (Some(2), vec!["miopen".to_owned()]);
+        let wanted = Settings { devices, backward: true, memory: 7, lost, version: 50_731_921, silent };
         assert_eq!(read, Ok(wanted));
         assert_eq!(Settings::read("gfx942,speed=9"), Err("speed=9".into()));
+        assert_eq!(Settings::read("silent=hiprtc"), Err("silent=hiprtc".into()));
         assert_eq!(Settings::read("memory=much"), Err("memory=much".into()));
     }
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use gpu_runtime::{Driver, Grid};
 
 use crate::blas::Multiplication;
+use crate::convolution::Convolution;
 use crate::device::{INVALID_HANDLE, INVALID_VALUE, NOT_READY, UNKNOWN};
 use crate::module::Kernel;
 use crate::state::{CURRENT, Opaque, State, give, opaque, with};
@@ -38,8 +39,10 @@ pub(crate) enum Work {
     Free {
         address: u64,
     },
-    /// A product of hipBLASLt.
+    /// A product of hipBLASLt or rocBLAS.
     Multiply(Multiplication),
+    /// A convolution of MIOpen.
+    Convolve(Convolution),
     /// An event's setting of this number.
     Mark {
         event: usize,
@@ -137,6 +140,11 @@ impl State {
             Work::Multiply(multiplication) => {
                 // SAFETY: whoever put it there vouches for the matrices.
                 unsafe { multiplication.run() };
+                Ok(())
+            }
+            Work::Convolve(convolution) => {
+                // SAFETY: whoever put it there vouches for the tensors.
+                unsafe { convolution.run() };
                 Ok(())
             }
             Work::Mark { event, number } => {

@@ -9,6 +9,7 @@ mod channels_last;
 mod contradictory_graphs;
 mod differential;
 mod eager;
+mod foreign;
 mod from_graph;
 mod graph_plugins;
 mod guards;

@@ -9,7 +9,7 @@ use ir_core::{DType, Shape, SymExpr};
 use kernel_ir::{BufId, Matmul, Operand, Program, Step};
 
 use super::layout::{Calls, Loop, Product, Strides, calls};
-use super::{Addresses, Kind, MAX_ALGORITHMS, ProductLibrary, Products, takes};
+use super::{Addresses, Kind, ProductLibrary, Products, takes};
 use crate::sizes::{at_capture, dense, perturbed};
 use crate::{Candidate, GpuError, LibraryCall, Part, Work};
 
@@ -64,14 +64,15 @@ fn is_skinny(program: &Program, k: &Matmul, dtype: DType) -> bool {
     matches!(dtype, DType::F16 | DType::BF16) && rows <= SKINNY
 }
 
-/// The ways in which the library computes the product, the best by rule first.
+/// The ways in which the library computes the product, the best by rule first; none where it is missing.
 pub fn candidates<P: Products>(
-    blas: &Arc<ProductLibrary<P>>,
+    blas: Option<&Arc<ProductLibrary<P>>>,
     program: &Program,
     step: &Step,
     k: &Matmul,
     target: &Target,
 ) -> Vec<Candidate> {
+    let Some(blas) = blas else { return Vec::new() };
     let whole = vendor_epilogue(program, &k.epilogue)
         .and_then(|t| fused(program, k, t, target))
         .filter(|s| works(blas, program, s));
@@ -104,7 +105,7 @@ fn algorithms<'a, P: Products>(
     spec: &'a Arc<Spec>,
     name: &'a str,
 ) -> impl Iterator<Item = (String, Box<dyn LibraryCall>)> + 'a {
-    (0..MAX_ALGORITHMS).map(move |algorithm| {
+    (0..P::ALGORITHMS).map(move |algorithm| {
         let call = Call { blas: Arc::clone(blas), spec: Arc::clone(spec), algorithm, fixed: OnceLock::new() };
         (format!("{name}_{algorithm}"), Box::new(call) as Box<dyn LibraryCall>)
     })

@@ -7,6 +7,7 @@ mod call;
 mod layout;
 
 use std::collections::HashMap;
+use std::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ir_core::DType;
@@ -26,6 +27,8 @@ const ALIGNMENT: u64 = 16;
 pub trait Products: Send + Sync + 'static {
     /// What the tables of the search call its ways.
     const NAME: &'static str;
+    /// How many of its algorithms the search may time.
+    const ALGORITHMS: usize = MAX_ALGORITHMS;
     /// What is made for one set of sizes: descriptors and an algorithm.
     type Plan: Send + Sync;
 
@@ -91,6 +94,30 @@ pub struct Addresses {
     pub out: u64,
     /// Of the biases; 0 where there are none.
     pub bias: u64,
+}
+
+/// The factors of a product and of its addend, as libraries read them: in the precision of the sums.
+pub struct Scalars {
+    single: [f32; 2],
+    double: [f64; 2],
+    is_double: bool,
+}
+
+impl Scalars {
+    /// The factor of a product; an addend counts once where there is one.
+    pub fn new(key: &Key, alpha: f64) -> Scalars {
+        let beta = if key.gemm.addend.is_some() { 1.0 } else { 0.0 };
+        let is_double = key.kind.operands == DType::F64;
+        Scalars { single: [alpha as f32, beta as f32], double: [alpha, beta], is_double }
+    }
+
+    /// The address of the product's factor (0) or of the addend's (1), which stays valid as long as this value.
+    pub fn pointer(&self, n: usize) -> *const c_void {
+        match self.is_double {
+            true => (&raw const self.double[n]).cast(),
+            false => (&raw const self.single[n]).cast(),
+        }
+    }
 }
 
 /// Whether libraries multiply operands of a dtype to a result of another.

@@ -76,3 +76,29 @@ fn foreign_and_shared_memory_is_not_written() {
     assert_eq!(MEMORY, [5, 6]);
     assert!(t.data_ptr_mut().is_some(), "the tensor has its own copy now");
 }
+
+#[test]
+fn memory_that_is_lent_for_writing_is_written() {
+    let mut memory = [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0];
+    // SAFETY: the array outlives the tensor; nothing else uses it meanwhile.
+    let t =
+        unsafe { Tensor::from_foreign_mut(memory.as_mut_ptr().cast(), DType::F32, &[2, 2], &[3, 2], || {}) };
+    let mut t = t.unwrap();
+    assert!(t.is_writable());
+    let values = Tensor::from_vec(vec![10.0f32, 20.0, 30.0, 40.0], &[2, 2]).unwrap();
+    let shared = t.clone();
+    assert!(t.assign(&values).is_err(), "it has two handles");
+    drop(shared);
+    t.assign(&values).unwrap();
+    assert!(t.assign(&Tensor::zeros(DType::F32, &[4]).unwrap()).is_err());
+    assert!(t.assign(&Tensor::zeros(DType::I64, &[2, 2]).unwrap()).is_err());
+    drop(t);
+    assert_eq!(memory, [10.0, 2.0, 20.0, 30.0, 5.0, 40.0]);
+}
+
+#[test]
+fn contiguous_values_are_written_at_once() {
+    let mut own = Tensor::zeros(DType::F64, &[3]).unwrap();
+    own.assign(&Tensor::from_vec(vec![1.0f64, 2.0, 3.0], &[3]).unwrap()).unwrap();
+    assert_eq!(own.to_vec::<f64>().unwrap(), [1.0, 2.0, 3.0]);
+}

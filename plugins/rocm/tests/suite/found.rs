@@ -51,6 +51,12 @@ fn devices() -> Outcome {
         ensure(device.attribute("multiprocessors") == Some("8"), device)?;
         let compiler = device.attribute("compiler").unwrap_or_default();
         ensure(compiler.contains("ferroflux-hiprtc"), device)?;
+        // What is not there is reported with where it was looked for.
+        for (name, library) in [("hipblaslt", "hipBLASLt"), ("rocblas", "rocBLAS"), ("miopen", "MIOpen")] {
+            let found = device.attribute(name).unwrap_or_default();
+            let missing = found.contains(library) && found.contains(" is not there: looked for ");
+            ensure(missing || found.starts_with('/'), found)?;
+        }
     }
     Ok(())
 }

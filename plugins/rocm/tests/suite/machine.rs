@@ -64,10 +64,66 @@ pub(crate) fn standin(machine: &Machine) -> io::Result<()> {
     std::os::unix::fs::symlink(built("ferroflux_hip_standin")?, machine.file("libamdhip64.so.6"))
 }
 
-/// The same with hipBLASLt.
-pub(crate) fn with_products(machine: &Machine) -> io::Result<()> {
+/// The same with the stand-in by further names.
+fn with(machine: &Machine, names: &[&str]) -> io::Result<()> {
     standin(machine)?;
-    std::os::unix::fs::symlink(built("ferroflux_hip_standin")?, machine.file("libhipblaslt.so.0"))
+    names
+        .iter()
+        .try_for_each(|name| std::os::unix::fs::symlink(built("ferroflux_hip_standin")?, machine.file(name)))
+}
+
+/// Files as those in which rocBLAS keeps its kernels for an architecture.
+fn rocblas_kernels(machine: &Machine, architecture: &str) -> io::Result<()> {
+    let folder = machine.file("rocblas/library");
+    std::fs::create_dir_all(&folder)?;
+    std::fs::write(folder.join(format!("TensileLibrary_lazy_{architecture}.dat")), "")
+}
+
+/// The stand-in with hipBLASLt.
+pub(crate) fn with_hipblaslt(machine: &Machine) -> io::Result<()> {
+    with(machine, &["libhipblaslt.so.0"])
+}
+
+/// The stand-in with rocBLAS for `gfx942`.
+pub(crate) fn with_rocblas(machine: &Machine) -> io::Result<()> {
+    rocblas_kernels(machine, "gfx942")?;
+    with(machine, &["librocblas.so.4"])
+}
+
+/// The stand-in with a rocBLAS that has no kernels for `gfx942`.
+pub(crate) fn with_rocblas_for_others(machine: &Machine) -> io::Result<()> {
+    rocblas_kernels(machine, "gfx1030")?;
+    with(machine, &["librocblas.so.4"])
+}
+
+/// The stand-in with both libraries of products.
+pub(crate) fn with_both(machine: &Machine) -> io::Result<()> {
+    rocblas_kernels(machine, "gfx942")?;
+    with(machine, &["librocblas.so.4", "libhipblaslt.so.0"])
+}
+
+/// The stand-in with MIOpen.
+pub(crate) fn with_miopen(machine: &Machine) -> io::Result<()> {
+    with(machine, &["libMIOpen.so.1"])
+}
+
+/// The stand-in with files that are no libraries by the names of hipBLASLt, rocBLAS and MIOpen, or other libraries.
+pub(crate) fn with_broken_libraries(machine: &Machine) -> io::Result<()> {
+    standin(machine)?;
+    std::fs::write(machine.file("libhipblaslt.so.0"), "no library")?;
+    std::os::unix::fs::symlink(library()?, machine.file("librocblas.so.4"))?;
+    std::os::unix::fs::symlink(library()?, machine.file("libMIOpen.so.1"))
+}
+
+/// Calls a function of the stand-in that counts something: the very library that the plugin has loaded.
+pub(crate) fn counted(name: &str, of: i32) -> Result<u64, Box<dyn std::error::Error>> {
+    // SAFETY: the stand-in does nothing when loaded, and its functions that count take a number or nothing.
+    unsafe {
+        let standin = libloading::Library::new(built("ferroflux_hip_standin")?)?;
+        let count =
+            standin.get::<extern "C" fn(i32) -> u64>(format!("ferroflux_hip_standin_{name}").as_bytes())?;
+        Ok(count(of))
+    }
 }
 
 /// Fails a case with what was found.

@@ -4,9 +4,11 @@
 //!
 //! `suite [TEXT]` runs the cases whose name contains the text.
 
+mod convolutions;
 mod faults;
 mod found;
 mod machine;
+mod products;
 mod program;
 mod runs;
 
@@ -34,7 +36,8 @@ fn main() -> ExitCode {
     if args.iter().any(|a| a == "--journal") {
         return conformance::command::run(args).into();
     }
-    let cases: Vec<Case> = found::cases().into_iter().chain(runs::cases()).chain(faults::cases()).collect();
+    let cases = [found::cases(), runs::cases(), products::cases(), convolutions::cases(), faults::cases()];
+    let cases: Vec<Case> = cases.into_iter().flatten().collect();
     if args.iter().any(|a| a == "--list") {
         cases.iter().for_each(|case| println!("{}: test", case.name));
         return ExitCode::SUCCESS;

@@ -8,7 +8,7 @@ use kernel_ir::{
 use plugin_host::{CompileArgs, KERNEL_IR, LoadedBackend, LoadedExecutable};
 use tensor::Tensor;
 
-use crate::machine::Outcome;
+use crate::machine::{Outcome, backend};
 
 type Error = Box<dyn std::error::Error>;
 
@@ -52,54 +52,60 @@ pub(crate) fn compiled(
     Ok(backend.compile(&CompileArgs::new(KERNEL_IR, &bytes).mode(mode).device(device).options(options))?)
 }
 
-/// `y = relu(a · b + c)` of `[36, 40]`, `[40, 24]` and `[24]` in a dtype; the biases go along the columns.
-pub(crate) fn product(dtype: &str) -> Result<Program, Error> {
-    let text = format!(
-        r#"kir 1.3
-program "product"
-buffer b0 "a" {dtype}[36, 40]{{40, 1}}+0 input 0
-buffer b1 "b" {dtype}[40, 24]{{24, 1}}+0 input 1
-buffer b2 "c" {dtype}[24]{{1}}+0 input 2
-buffer b3 "y" {dtype}[36, 24]{{24, 1}}+0 output
-input "a" b0
-input "b" b1
-input "c" b2
-output "y" b3[36, 24]{{24, 1}}+0
-init:
-steps:
-matmul "m" acc f32
-  a b0[36, 40]{{40, 1}}+0
-  b b1[40, 24]{{24, 1}}+0
-  epilogue [36, 24]
-    v0: f32 = template
-    v1: {dtype} = load b2[i1]
-    v2: f32 = cast v1
-    v3: f32 = add v0, v2
-    v4: f32 = const 0.0
-    v5: f32 = max v3, v4
-    v6: {dtype} = cast v5
-    v7: {dtype} = store b3[i0, i1], v6
-plan bytes 0:
-"#
-    );
-    // Numbers of float32 are not cast.
-    let text = if dtype == "f32" {
-        text.replace("    v2: f32 = cast v1\n", "")
-            .replace("v0, v2", "v0, v1")
-            .replace("    v6: f32 = cast v5\n", "")
-            .replace("], v6", "], v5")
-    } else {
-        text
-    };
-    Ok(renumbered(&text).parse()?)
+/// Numbers of an input in a dtype, and the same in double precision.
+pub(crate) fn fill(name: &str, dtype: DType, sizes: &[usize]) -> Result<(Tensor, Vec<f64>), Error> {
+    let tensor = tensor::formula::fill(name, sizes, 1.0, 0.0)?.to_dtype(dtype)?;
+    let values = tensor.iter_f64().collect();
+    Ok((tensor, values))
 }
 
-/// The values of the body without gaps in their numbers.
-fn renumbered(text: &str) -> String {
-    let names: Vec<&str> =
-        text.lines().filter_map(|l| l.trim().split_once(": ")).map(|(name, _)| name).collect();
-    let names = names.into_iter().filter(|name| name.starts_with('v'));
-    names.enumerate().fold(text.to_owned(), |text, (n, name)| text.replace(name, &format!("v{n}")))
+/// The lines of an epilogue in a dtype behind the dtype of its sums: the template's result, perhaps with an addend, perhaps
+/// rectified, is stored. Operands are places as `b2[i1]`.
+pub(crate) fn epilogue(dtype: &str, addend: Option<&str>, relu: bool, store: &str) -> (&'static str, String) {
+    let acc = if dtype == "f64" { "f64" } else { "f32" };
+    let mut lines = vec![format!("{acc} = template")];
+    let mut push = |line: String| {
+        lines.push(line);
+        lines.len() - 1
+    };
+    let mut value = 0;
+    if let Some(place) = addend {
+        let mut loaded = push(format!("{dtype} = load {place}"));
+        if dtype != acc {
+            loaded = push(format!("{acc} = cast v{loaded}"));
+        }
+        value = push(format!("{acc} = add v{value}, v{loaded}"));
+    }
+    if relu {
+        let zero = push(format!("{acc} = const 0.0"));
+        value = push(format!("{acc} = max v{value}, v{zero}"));
+    }
+    if dtype != acc {
+        value = push(format!("{dtype} = cast v{value}"));
+    }
+    push(format!("{dtype} = store {store}, v{value}"));
+    (acc, lines.iter().enumerate().map(|(n, line)| format!("    v{n}: {line}\n")).collect())
+}
+
+/// A program gives the expected numbers in each of the modes, twice each.
+pub(crate) fn gives(
+    program: &Program,
+    modes: &[&str],
+    inputs: &[&Tensor],
+    wanted: &Tensor,
+    relative: f64,
+) -> Outcome {
+    let backend = backend()?;
+    let device = backend.first_device()?;
+    let bytes = program.to_bytes();
+    for mode in modes {
+        let executable = backend.compile(&CompileArgs::new(KERNEL_IR, &bytes).mode(mode).device(device))?;
+        for _ in 0..2 {
+            let result = executable.execute(inputs)?.remove(0).to_dtype(DType::F64)?;
+            tensor::allclose(&result, wanted, relative, 4.0 * relative)?;
+        }
+    }
+    Ok(())
 }
 
 /// An input of so many rows, and the result in double precision.

@@ -6,15 +6,16 @@ use std::process::Command;
 
 use conformance::{Effort, Judge, Options};
 use ir_core::DType;
-use plugin_host::{CompileArgs, KERNEL_IR, Value};
+use plugin_host::Value;
 use tensor::Tensor;
 
-use crate::machine::{Outcome, backend, built, ensure, library, standin, with_products};
-use crate::program::{case, compiled, computes, product, same};
+use crate::machine::{Outcome, backend, counted, ensure, library, standin};
+use crate::program::{case, compiled, computes, same};
 use crate::{CASE, Case};
 
 /// What devices differ in.
-const MODES: [&str; 4] = ["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"];
+pub(crate) const MODES: [&str; 4] =
+    ["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"];
 
 pub(crate) fn cases() -> Vec<Case> {
     let case = |name, devices, body| Case { name, devices, rocm: standin, body };
@@ -27,8 +28,8 @@ pub(crate) fn cases() -> Vec<Case> {
         case("two_devices", "gfx942,gfx1100", devices),
         case("copies", "gfx942", copies),
         case("streams", "gfx942", streams),
-        Case { name: "products_by_hipblaslt", devices: "gfx942", rocm: with_products, body: products },
-        case("products_without_hipblaslt", "gfx942", products),
+        case("more_shared_memory", "gfx950", more_shared_memory),
+        case("no_more_shared_memory", "gfx942", no_more_shared_memory),
         case("code_is_kept", "gfx942", kept),
         case("code_that_was_kept", "gfx942", found),
         case("conformance", "gfx942", conformance),
@@ -74,35 +75,18 @@ fn streams() -> Outcome {
     same(&executable.to_host(result)?, &expected)
 }
 
-/// Products with an epilogue that the library does itself, in three dtypes: the library computes them where it is there.
-fn products() -> Outcome {
-    let backend = backend()?;
-    let device = backend.first_device()?;
-    for (dtype, relative) in [(DType::F32, 1e-6), (DType::F16, 1e-3), (DType::BF16, 1e-2)] {
-        let fill = |name, sizes: &[usize]| tensor::formula::fill(name, sizes, 1.0, 0.0)?.to_dtype(dtype);
-        let (a, b, c) = (fill("a", &[36, 40])?, fill("b", &[40, 24])?, fill("c", &[24])?);
-        let [x, y, z] = [&a, &b, &c].map(|t| t.iter_f64().collect::<Vec<f64>>());
-        let element = |i: usize, j: usize| (0..40).map(|k| x[40 * i + k] * y[24 * k + j]).sum::<f64>() + z[j];
-        let wanted: Vec<f64> = (0..36 * 24).map(|n| element(n / 24, n % 24).max(0.0)).collect();
-        let wanted = Tensor::from_vec(wanted, &[36, 24])?;
-        let bytes = product(&dtype.to_string())?.to_bytes();
-        for mode in MODES {
-            let args = CompileArgs::new(KERNEL_IR, &bytes).mode(mode).device(device);
-            let executable = backend.compile(&args)?;
-            for _ in 0..2 {
-                let result = executable.execute(&[&a, &b, &c])?.remove(0).to_dtype(DType::F64)?;
-                tensor::allclose(&result, &wanted, relative, 4.0 * relative)?;
-            }
-        }
-    }
-    // The very library that the plugin has loaded.
-    // SAFETY: the stand-in does nothing when loaded, and the function has this type.
-    let done = unsafe {
-        let standin = libloading::Library::new(built("ferroflux_hip_standin")?)?;
-        standin.get::<extern "C" fn() -> u64>(b"ferroflux_hip_standin_products\0")?()
-    };
-    let there = backend_rocm::find(backend_rocm::Library::Blas).is_ok();
-    ensure((done > 0) == there, (done, there))
+/// Where the device has more than 64 KiB of shared memory for a block, kernels are allowed to use it.
+fn more_shared_memory() -> Outcome {
+    computes(&compiled(&backend()?, "default", 0, &[])?)?;
+    let granted = counted("granted", 0)?;
+    ensure(granted > 0, granted)
+}
+
+/// Elsewhere the runtime is not asked.
+fn no_more_shared_memory() -> Outcome {
+    computes(&compiled(&backend()?, "default", 0, &[])?)?;
+    let granted = counted("granted", 0)?;
+    ensure(granted == 0, granted)
 }
 
 fn folder() -> Result<PathBuf, Box<dyn std::error::Error>> {

@@ -218,9 +218,13 @@ fn bags(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
     let zeros = b.full(&[count, width], 0.0, compute)?;
     if mode == 2 {
         let places = b.cast(c.value("maximum_indices")?, DType::I64)?;
-        let none = b.call1("aten.lt.Scalar", vec![places.into(), 0i64.into()])?;
+        // A bag without rows has no maximum.
+        let none = b.call1("aten.le.Scalar", vec![c.arg("bag_size").clone(), 0i64.into()])?;
+        let none = b.unsqueeze(none, 1)?;
         let g = choose(b, none, 0.0, g, compute)?;
-        let places = choose(b, none, 0.0, places, DType::I64)?;
+        let unread = b.call1("aten.lt.Scalar", vec![places.into(), 0i64.into()])?;
+        let g = choose(b, unread, 0.0, g, compute)?;
+        let places = choose(b, unread, 0.0, places, DType::I64)?;
         let sums =
             b.call1("aten.scatter_add.default", vec![zeros.into(), 0i64.into(), places.into(), g.into()])?;
         return one(b.cast(sums, dtype)?);

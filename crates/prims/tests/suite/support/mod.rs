@@ -93,7 +93,7 @@ fn prim(
     args: &[Arg],
     known: &[Option<Tensor>],
 ) -> Result<Vec<Tensor>, OpError> {
-    let op = lookup(target).expect("decompositions call what is in the table");
+    let op = lookup(target).ok_or_else(|| OpError::Unknown(target.into()))?;
     let Kind::Prim { reference, .. } = &op.def.kind else { panic!("{target} is left over") };
     let args: Vec<RefArg> = args.iter().map(|a| ref_arg(a, known)).collect();
     let outs: Vec<(DType, Vec<usize>)> = outs

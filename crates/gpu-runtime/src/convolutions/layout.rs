@@ -1,17 +1,17 @@
-//! A convolution in the form of cuDNN: which of its three operations computes it, and the layouts of its tensors.
+//! A convolution in the form of libraries: which of their three operations computes it, and the layouts of its tensors.
 //!
 //! This module is pure: it calls no library and knows no symbols.
 
 /// Sizes and strides of a tensor: batch (or output channels), channels, spatial dimensions.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Tensor {
-    pub(crate) sizes: Vec<i64>,
-    pub(crate) strides: Vec<i64>,
+pub(super) struct Tensor {
+    pub(super) sizes: Vec<i64>,
+    pub(super) strides: Vec<i64>,
 }
 
 /// The order of dimensions in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Format {
+pub enum Format {
     /// Batch, spatial dimensions, channels: tensor cores read it without a transposition.
     ChannelsLast,
     /// Batch, channels, spatial dimensions.
@@ -20,7 +20,7 @@ pub(crate) enum Format {
 
 /// The library's operation that computes a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Role {
+pub enum Role {
     /// A plain convolution.
     Forward,
     /// A transposed convolution: the gradient to the input of a plain one.
@@ -32,35 +32,41 @@ pub(crate) enum Role {
 
 /// A convolution of a program with evaluated sizes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Conv {
-    pub(crate) input: Tensor,
-    pub(crate) weight: Tensor,
-    pub(crate) output: Vec<i64>,
-    pub(crate) stride: Vec<i64>,
-    pub(crate) padding: Vec<(i64, i64)>,
-    pub(crate) dilation: Vec<i64>,
-    pub(crate) groups: i64,
-    pub(crate) transposed: bool,
+pub(super) struct Conv {
+    pub(super) input: Tensor,
+    pub(super) weight: Tensor,
+    pub(super) output: Vec<i64>,
+    pub(super) stride: Vec<i64>,
+    pub(super) padding: Vec<(i64, i64)>,
+    pub(super) dilation: Vec<i64>,
+    pub(super) groups: i64,
+    pub(super) transposed: bool,
 }
 
 /// The convolution `y = x * w` in the library's form: one of the tensors is unknown and the others are given.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Problem {
-    pub(crate) role: Role,
-    /// The input, weight and output of the plain convolution, all dense in `format`.
-    pub(crate) x: Vec<i64>,
-    pub(crate) w: Vec<i64>,
-    pub(crate) y: Vec<i64>,
-    pub(crate) format: Format,
+pub struct Problem {
+    /// The operation, and thereby the unknown tensor.
+    pub role: Role,
+    /// The input of the plain convolution. All tensors are dense in `format`.
+    pub x: Vec<i64>,
+    /// Its weight.
+    pub w: Vec<i64>,
+    /// Its output.
+    pub y: Vec<i64>,
+    /// The order of all tensors in memory.
+    pub format: Format,
     /// Zeros before and after each spatial dimension; symmetric wherever that gives the same result.
-    pub(crate) padding: [Vec<i64>; 2],
-    pub(crate) stride: Vec<i64>,
-    pub(crate) dilation: Vec<i64>,
+    pub padding: [Vec<i64>; 2],
+    /// Step of the window.
+    pub stride: Vec<i64>,
+    /// Distance of the window's points.
+    pub dilation: Vec<i64>,
 }
 
 impl Format {
     /// The dimensions of a tensor of this rank, outermost first.
-    pub(crate) fn order(self, rank: usize) -> Vec<usize> {
+    pub(super) fn order(self, rank: usize) -> Vec<usize> {
         match self {
             Format::ChannelsFirst => (0..rank).collect(),
             Format::ChannelsLast => [0].into_iter().chain(2..rank).chain([1]).collect(),
@@ -68,7 +74,7 @@ impl Format {
     }
 
     /// Strides of a dense tensor.
-    pub(crate) fn strides(self, sizes: &[i64]) -> Vec<i64> {
+    pub fn strides(self, sizes: &[i64]) -> Vec<i64> {
         let mut strides = vec![1; sizes.len()];
         let mut step = 1;
         for d in self.order(sizes.len()).into_iter().rev() {
@@ -79,14 +85,14 @@ impl Format {
     }
 
     /// Whether a tensor is dense in this format; dimensions of size 1 have any stride.
-    pub(crate) fn holds(self, tensor: &Tensor) -> bool {
+    pub(super) fn holds(self, tensor: &Tensor) -> bool {
         let dense = self.strides(&tensor.sizes);
         (0..tensor.sizes.len()).all(|d| tensor.sizes[d] <= 1 || tensor.strides[d] == dense[d])
     }
 }
 
 /// Maps the dimensions of the step's operands and result to those of the library's tensors.
-pub(crate) fn dims(role: Role, rank: usize) -> Vec<usize> {
+pub(super) fn dims(role: Role, rank: usize) -> Vec<usize> {
     match role {
         Role::Filter => [1, 0].into_iter().chain(2..rank).collect(),
         _ => (0..rank).collect(),
@@ -94,14 +100,14 @@ pub(crate) fn dims(role: Role, rank: usize) -> Vec<usize> {
 }
 
 /// A tensor with its dimensions permuted.
-pub(crate) fn pick(tensor: &Tensor, dims: &[usize]) -> Tensor {
+pub(super) fn pick(tensor: &Tensor, dims: &[usize]) -> Tensor {
     let by = |v: &[i64]| dims.iter().map(|&d| v[d]).collect();
     Tensor { sizes: by(&tensor.sizes), strides: by(&tensor.strides) }
 }
 
 impl Conv {
     /// The library's operation that computes this fastest.
-    pub(crate) fn role(&self) -> Role {
+    pub(super) fn role(&self) -> Role {
         if self.transposed {
             return Role::Data;
         }
@@ -117,7 +123,7 @@ impl Conv {
     }
 
     /// The library's problem; `None` where it does not support it.
-    pub(crate) fn problem(&self, role: Role, format: Format) -> Option<Problem> {
+    pub(super) fn problem(&self, role: Role, format: Format) -> Option<Problem> {
         let rank = self.output.len();
         let dims = dims(role, rank);
         let by = |v: &[i64]| -> Vec<i64> { dims.iter().map(|&d| v[d]).collect() };
@@ -167,7 +173,7 @@ impl Problem {
     }
 
     /// The sizes of the unknown tensor.
-    pub(crate) fn result(&self) -> &[i64] {
+    pub fn result(&self) -> &[i64] {
         match self.role {
             Role::Forward => &self.y,
             Role::Data => &self.x,

@@ -1,4 +1,4 @@
-//! Convolutions of programs as calls of cuDNN: operands in the layouts that its kernels prefer, and epilogues that it
+//! Convolutions of programs as calls of a library: operands in the layouts that its kernels prefer, and epilogues that it
 //! fuses or that a kernel applies afterwards.
 
 use std::sync::{Arc, OnceLock};
@@ -7,16 +7,15 @@ use gpu_codegen::{
     Blocks, Kernel, Packed, StridedView, Target, VendorEpilogue, epilogue, fold, relayout, store_order,
     vendor_epilogue,
 };
-use gpu_runtime::sizes::{at_capture, perturbed};
-use gpu_runtime::{Candidate, GpuError, LibraryCall, Part, Work};
 use ir_core::{DType, Shape, SymExpr};
 use kernel_ir::{BufId, Conv, Operand, Program, Step};
 
-use crate::dnn::{Dnn, MAX_ENGINES, Plan};
-use crate::dnn_fold::Folded;
-use crate::dnn_graph::{Fused, Uid, number_type};
-use crate::dnn_layout::{self as layout, Format, Problem, Role, Tensor, dims, pick};
-use crate::dnn_transposed::as_transposed;
+use super::fold::Folded;
+use super::layout::{self, Format, Problem, Role, Tensor, dims, pick};
+use super::transposed::as_transposed;
+use super::{Convolutions, Fused, Uid, takes};
+use crate::sizes::{at_capture, perturbed};
+use crate::{Candidate, GpuError, LibraryCall, Part, Work};
 
 /// The alignment of tensor addresses in bytes.
 const ALIGNMENT: i64 = 16;
@@ -48,12 +47,12 @@ struct Spec {
     relu: bool,
 }
 
-/// Whether the library supports convolutions of these dtypes.
-pub(crate) fn wants(program: &Program, k: &Conv) -> bool {
+/// Whether libraries support convolutions of these dtypes.
+pub fn wants(program: &Program, k: &Conv) -> bool {
     let (x, w) = (program.buffers[k.input.buf].dtype, program.buffers[k.weight.buf].dtype);
     let rank = k.epilogue.ranges.len();
     x == w
-        && number_type(x).is_some()
+        && takes(x)
         && k.acc == DType::F32
         && (3..=5).contains(&rank)
         && [&k.input, &k.weight].into_iter().all(|o| o.sizes.len() == rank && o.strides.len() == rank)
@@ -61,8 +60,9 @@ pub(crate) fn wants(program: &Program, k: &Conv) -> bool {
         && !is_grouped_gradient(program, k)
 }
 
-/// Whether it is the gradient to the weight of a grouped convolution, with a window larger than its result. The library
-/// supports groups only in plain convolutions, where this takes a hundred times as long as the generated kernel.
+/// Whether it is the gradient to the weight of a grouped convolution, with a window larger than its result. Libraries
+/// support groups only in plain convolutions, where this takes a hundred times as long as the generated kernel (cuDNN on an
+/// H200).
 fn is_grouped_gradient(program: &Program, k: &Conv) -> bool {
     let eval = at_capture(program);
     let points = |sizes: &[SymExpr]| sizes[2..].iter().map(&eval).product::<Option<i64>>();
@@ -183,22 +183,23 @@ fn in_order(order: &[usize], format: Format, dims: &[usize]) -> bool {
     format.order(order.len()).into_iter().map(|d| dims[d]).eq(order.iter().copied())
 }
 
-/// Returns the library's candidates for the convolution, best first by rule.
-pub(crate) fn candidates(
-    dnn: &Arc<Dnn>,
+/// Returns the library's candidates for the convolution, best first by rule; none where it is missing.
+pub fn candidates<C: Convolutions>(
+    library: Option<&Arc<C>>,
     program: &Program,
     step: &Step,
     k: &Conv,
     target: &Target,
 ) -> Vec<Candidate> {
+    let Some(library) = library else { return Vec::new() };
     let as_transposed = as_transposed(k);
     let Some(analysis) = StepAnalysis::best(program, k, as_transposed.as_ref(), target.tf32) else {
         return Vec::new();
     };
-    let as_it_is = with_folding(dnn, &analysis, step, target, None);
-    let folded =
-        analysis.folded().map(|f| with_folding(dnn, &analysis, step, target, Some(f))).unwrap_or_default();
-    // Measured on an H200 for the first convolution of a ResNet (3 channels, tf32): 0.08 ms with space-to-depth and 0.12
+    let as_it_is = with_folding(library, &analysis, step, target, None);
+    let folded = analysis.folded().filter(|_| C::FOLDS);
+    let folded = folded.map(|f| with_folding(library, &analysis, step, target, Some(f))).unwrap_or_default();
+    // Measured with cuDNN on an H200 for the first convolution of a ResNet (3 channels, tf32): 0.08 ms with space-to-depth and 0.12
     // ms without, but 0.27 and 0.16 ms for the gradient to its weight.
     let [first, last] = match analysis.role == Role::Forward && analysis.dtype() == DType::F32 {
         true => [folded, as_it_is],
@@ -208,8 +209,8 @@ pub(crate) fn candidates(
 }
 
 /// The candidates with operands as they are, or in space-to-depth layout.
-fn with_folding(
-    dnn: &Arc<Dnn>,
+fn with_folding<C: Convolutions>(
+    library: &Arc<C>,
     analysis: &StepAnalysis<'_>,
     step: &Step,
     target: &Target,
@@ -261,18 +262,26 @@ fn with_folding(
     };
     let suffix = if folded.is_some() { "_folded" } else { "" };
     let whole = vendor_epilogue(program, &k.epilogue).filter(|_| of_result.is_none());
-    let whole = whole.and_then(|t| fused(analysis, &bare, t));
-    if let Some(spec) = whole.filter(|s| s.is_ready(dnn, analysis)) {
-        offer(&mut out, dnn, spec, &format!("cudnn{suffix}"), &before, None, &scratch);
+    let whole = whole.and_then(|t| fused::<C>(analysis, &bare, t));
+    if let Some(spec) = whole.filter(|s| s.is_ready(&**library, analysis)) {
+        offer(&mut out, library, spec, &format!("{}{suffix}", C::NAME), &before, None, &scratch);
         return out;
     }
     // The library rounds the result of 16-bit operands to their dtype, whatever the epilogue does with it.
     let packed = of_result.map_or(Packed::Dense(&order), Packed::Folded);
     let Ok(kernel) = epilogue(program, step, dtype, packed) else { return out };
-    if bare.is_ready(dnn, analysis) {
+    if bare.is_ready(&**library, analysis) {
         let ranges = &k.epilogue.ranges;
         scratch[0] = bytes(of_result.map_or_else(|| product(ranges), |blocks| blocks.elements(ranges)));
-        offer(&mut out, dnn, bare, &format!("cudnn{suffix}+epilogue"), &before, Some(kernel), &scratch);
+        offer(
+            &mut out,
+            library,
+            bare,
+            &format!("{}{suffix}+epilogue", C::NAME),
+            &before,
+            Some(kernel),
+            &scratch,
+        );
     }
     out
 }
@@ -281,9 +290,9 @@ fn product(sizes: &[SymExpr]) -> SymExpr {
     sizes.iter().fold(SymExpr::ONE, |n, e| n * e)
 }
 
-fn offer(
+fn offer<C: Convolutions>(
     out: &mut Vec<Candidate>,
-    dnn: &Arc<Dnn>,
+    library: &Arc<C>,
     spec: Spec,
     name: &str,
     before: &[Kernel],
@@ -291,8 +300,9 @@ fn offer(
     scratch: &[SymExpr],
 ) {
     let spec = Arc::new(spec);
-    for number in 0..MAX_ENGINES {
-        let call = Call { dnn: Arc::clone(dnn), spec: Arc::clone(&spec), number, fixed: OnceLock::new() };
+    for number in 0..C::ALGORITHMS {
+        let call =
+            Call { library: Arc::clone(library), spec: Arc::clone(&spec), number, fixed: OnceLock::new() };
         let mut parts: Vec<Part> = before.iter().cloned().map(Part::Kernel).collect();
         parts.push(Part::Library(Box::new(call)));
         parts.extend(after.clone().map(Part::Kernel));
@@ -301,13 +311,14 @@ fn offer(
 }
 
 /// The convolution with its whole epilogue fused by the library; `None` where that is not possible.
-fn fused(analysis: &StepAnalysis<'_>, bare: &Spec, t: VendorEpilogue) -> Option<Spec> {
+fn fused<C: Convolutions>(analysis: &StepAnalysis<'_>, bare: &Spec, t: VendorEpilogue) -> Option<Spec> {
     let program = analysis.program;
     let same = |buf: BufId| program.buffers[buf].dtype == bare.dtype;
     if t.alpha != 1.0 || !same(t.out.buf) || !analysis.dense(&t.out) {
         return None;
     }
-    if bare.role == Role::Filter && (t.bias.is_some() || t.residual.is_some() || t.relu) {
+    let alone = bare.role == Role::Filter || !C::EPILOGUES;
+    if alone && (t.bias.is_some() || t.residual.is_some() || t.relu) {
         return None;
     }
     if t.bias.as_ref().is_some_and(|b| b.dim != 1 || !same(b.buf) || !analysis.aligned(b.buf, &b.offset)) {
@@ -353,11 +364,11 @@ impl Spec {
         }
     }
 
-    /// Whether the library has a precompiled kernel for it at the sizes of capture.
-    fn is_ready(&self, dnn: &Dnn, analysis: &StepAnalysis<'_>) -> bool {
+    /// Whether the library has a kernel for it at the sizes of capture.
+    fn is_ready<C: Convolutions>(&self, library: &C, analysis: &StepAnalysis<'_>) -> bool {
         let [at_capture, elsewhere] = &analysis.seen;
         match (self.problem(at_capture), self.problem(elsewhere)) {
-            (Some(problem), Some(_)) => dnn.is_ready(&self.fused(problem)),
+            (Some(problem), Some(_)) => library.is_ready(&self.fused(problem)),
             _ => false,
         }
     }
@@ -370,16 +381,16 @@ impl Spec {
     }
 }
 
-struct Call {
-    dnn: Arc<Dnn>,
+struct Call<C: Convolutions> {
+    library: Arc<C>,
     spec: Arc<Spec>,
     number: usize,
     /// The plan where no size is symbolic; `None` inside where there is nothing to compute.
-    fixed: OnceLock<Option<Arc<Plan>>>,
+    fixed: OnceLock<Option<Arc<C::Plan>>>,
 }
 
-impl Call {
-    fn plan(&self, eval: Eval<'_>) -> Result<Option<Arc<Plan>>, GpuError> {
+impl<C: Convolutions> Call<C> {
+    fn plan(&self, eval: Eval<'_>) -> Result<Option<Arc<C::Plan>>, GpuError> {
         let spec = &self.spec;
         let numbers = numbers(&spec.conv, eval)?;
         if numbers.output.contains(&0) {
@@ -387,10 +398,10 @@ impl Call {
         }
         let refused = || GpuError::Unsupported {
             kernel: spec.conv.name.clone(),
-            reason: "cuDNN has no such convolution at these sizes".into(),
+            reason: format!("{} has no such convolution at these sizes", C::NAME),
         };
         let problem = spec.problem(&numbers).ok_or_else(refused)?;
-        self.dnn.plan(&spec.fused(problem), self.number).map(Some)
+        self.library.plan(&spec.fused(problem), self.number).map(Some)
     }
 
     fn address(&self, source: &Source, work: &Work<'_>) -> Result<u64, GpuError> {
@@ -407,7 +418,7 @@ impl Call {
     }
 }
 
-impl LibraryCall for Call {
+impl<C: Convolutions> LibraryCall for Call<C> {
     unsafe fn run(&self, work: &Work<'_>) -> Result<(), GpuError> {
         let plan = match self.fixed.get() {
             Some(plan) => plan.clone(),
@@ -439,6 +450,6 @@ impl LibraryCall for Call {
         }
         // SAFETY: the caller guarantees the buffers; `StepAnalysis` checked that every tensor is dense in its buffer or
         // scratch.
-        unsafe { self.dnn.launch(&plan, &tensors) }
+        unsafe { self.library.launch(&plan, &tensors) }
     }
 }

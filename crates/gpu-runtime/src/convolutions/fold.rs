@@ -9,7 +9,7 @@ use gpu_codegen::Blocks;
 use ir_core::SymExpr;
 use kernel_ir::Conv;
 
-use crate::dnn_layout::{Problem, Role, dims};
+use super::layout::{Problem, Role, dims};
 
 /// The multiple of channels that the library's tensor-core kernels require.
 const UNIT: i64 = 8;
@@ -18,15 +18,15 @@ const MAX_PRODUCTS: i64 = 3;
 
 /// The space-to-depth layouts of `x` and `w`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Folded {
-    pub(crate) x: Blocks,
-    pub(crate) w: Blocks,
+pub(super) struct Folded {
+    pub(super) x: Blocks,
+    pub(super) w: Blocks,
 }
 
 impl Folded {
     /// The layouts for a convolution, or for a gradient to its weight; `None` where there are enough channels, where sizes
     /// other than the batch are symbolic, or where most of the work would be multiplications by zero.
-    pub(crate) fn of(k: &Conv, role: Role) -> Option<Folded> {
+    pub(super) fn of(k: &Conv, role: Role) -> Option<Folded> {
         let rank = k.epilogue.ranges.len();
         let ranges = &k.epilogue.ranges;
         let (x, w, y) = match role {
@@ -73,7 +73,7 @@ impl Folded {
     }
 
     /// The library's problem for the folded convolution.
-    pub(crate) fn problem(&self, of: Problem) -> Problem {
+    pub(super) fn problem(&self, of: Problem) -> Problem {
         let sizes = |outer: i64, blocks: &Blocks| {
             [outer, blocks.filled].into_iter().chain(blocks.counts.iter().copied()).collect::<Vec<i64>>()
         };
@@ -95,7 +95,7 @@ mod tests {
     use kernel_ir::{BufId, Epilogue, Operand};
 
     use super::*;
-    use crate::dnn_layout::{self as layout, Format, Tensor};
+    use crate::convolutions::layout::{self, Format, Tensor};
 
     fn shape(numbers: &[i64]) -> Shape {
         numbers.iter().map(|n| SymExpr::from_i64(*n)).collect()

@@ -8,7 +8,7 @@ use kernel_ir::Conv;
 /// Returns an equivalent transposed convolution, whose weight has input and output channels exchanged and windows
 /// reversed. `None` where there is none: for strided windows, groups, windows of symbolic size, or more padding than a
 /// window covers.
-pub(crate) fn as_transposed(k: &Conv) -> Option<Conv> {
+pub(super) fn as_transposed(k: &Conv) -> Option<Conv> {
     if k.transposed || k.groups != 1 || k.stride.iter().any(|s| *s != 1) {
         return None;
     }

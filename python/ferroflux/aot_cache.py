@@ -1,0 +1,79 @@
+"""Compiled graphs in torch's own cache of AOTAutograd, so that a later process traces nothing again.
+
+An entry has the recipe of each graph; the machine code behind it is in this project's cache. Graphs of which torch runs a
+part are not kept. The key contains this build and the settings, so that nothing of another build is found.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any, Callable
+
+import torch
+from torch._inductor.custom_graph_pass import CustomGraphPass
+from torch._inductor.output_code import OutputCode
+
+from . import _native
+from .options import Options
+from .runner import Recipe
+
+
+class Compiled(OutputCode):
+    """A compiled graph as torch's cache keeps it."""
+
+    def __init__(self, recipe: Recipe | None, function: Callable[[list], list]):
+        super().__init__()
+        self.recipe = recipe
+        self.function: Callable[[list], list] | None = function
+        self._boxed_call = True
+        self._time_taken_ns = 0
+        self._fx_graph_cache_key = None
+        self._fx_graph_cache_debug_lines = []
+
+    def __call__(self, args: list) -> list:
+        return self.function(args)
+
+    def prepare_for_serialization(self) -> None:
+        from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
+
+        if self.recipe is None:
+            raise BypassAOTAutogradCache("torch runs a part of this graph")
+        self.function = None
+
+    def post_compile(self, example_inputs: Any, constants: Any, graph_kwargs: Any) -> None:
+        if self.function is None:
+            self.function = self.recipe.function()
+
+    def set_triton_bundle(self, triton_bundle: Any) -> None:
+        pass
+
+
+class Key(CustomGraphPass):
+    """A pass that does nothing: torch's keys contain its identity."""
+
+    def __init__(self, options: Options):
+        self.text = f"ferroflux {_native.build()} {options.key()} {torch.get_num_threads()}"
+
+    def __call__(self, graph: Any) -> None:
+        pass
+
+    def uuid(self) -> str:
+        return self.text
+
+
+def is_wanted(options: Options) -> bool:
+    """Whether entries are kept: neither cache is switched off."""
+    own = options.cache and os.environ.get("FERROFLUX_CACHE") != "off"
+    return own and torch._functorch.config.enable_autograd_cache
+
+
+@contextlib.contextmanager
+def settings(options: Options):
+    """torch's settings while a graph is looked up or compiled."""
+    with (
+        torch._inductor.config.patch(post_grad_custom_pre_pass=Key(options), fx_graph_cache=True),
+        # An entry is made when the last of its graphs is compiled: the backward is compiled here, not at its first call.
+        torch._functorch.config.patch(bundled_autograd_cache=True, force_non_lazy_backward_lowering=True),
+    ):
+        yield
