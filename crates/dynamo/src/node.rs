@@ -111,7 +111,7 @@ pub(crate) struct Call {
     data: OnceLock<Box<[Tensor]>>,
     /// Whether a gradient flows through it to a variable.
     pub(crate) tracked: bool,
-    /// An upper bound of the calls that must run before its results are there.
+    /// The longest chain of calls that must run before its results are there.
     pub(crate) pending: u32,
     pub(crate) at: &'static Location<'static>,
 }
@@ -120,7 +120,7 @@ impl Call {
     #[track_caller]
     pub(crate) fn new(kind: Kind, operands: Vec<Operand>, metas: Vec<Meta>, tracked: bool) -> Arc<Call> {
         let mut pending = 0u32;
-        let mut count = |v: &Value| pending = pending.saturating_add(v.pending());
+        let mut count = |v: &Value| pending = pending.max(v.pending());
         operands.iter().for_each(|o| o.for_each_value(&mut count));
         if let Kind::Alias { of, .. } = &kind {
             count(of);
@@ -239,7 +239,7 @@ impl Value {
         }
     }
 
-    /// An upper bound of the calls that must run before it is there; 0 once it is computed.
+    /// The longest chain of calls that must run before it is there; 0 once it is computed.
     pub fn pending(&self) -> u32 {
         if self.call.is_computed() { 0 } else { self.call.pending }
     }

@@ -44,7 +44,8 @@ impl Walk {
         for call in &walk.calls {
             let operands = call.operands();
             let mut count = |v: &Value| {
-                if let Some(&at) = walk.place.get(&Arc::as_ptr(&same(v).call)) {
+                // What is read through an alias is held by the alias, which the program may hold too.
+                if let Some(&at) = walk.place.get(&Arc::as_ptr(&v.call)) {
                     walk.uses[at] += 1;
                 }
             };

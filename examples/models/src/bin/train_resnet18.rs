@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use ferroflux::eager::compiled_pieces;
 use ferroflux::nn::Sgd;
 use ferroflux::prelude::*;
 use models::resnet::ResNet;
@@ -35,7 +36,8 @@ fn main() -> Result<(), ferroflux::Error> {
                 None => step(images)?,
             };
             let loss = loss.item()?;
-            println!("{name} step {n}: loss {loss:.3}, {:.1} ms", start.elapsed().as_secs_f64() * 1e3);
+            let (ms, pieces) = (start.elapsed().as_secs_f64() * 1e3, compiled_pieces());
+            println!("{name} step {n}: loss {loss:.3}, {ms:.1} ms, {pieces} recorded pieces compiled so far");
         }
     }
     Ok(())
