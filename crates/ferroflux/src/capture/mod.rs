@@ -19,10 +19,6 @@
 //!
 //! Not here: recording ([`dynamo`]), and the comparison of tensors with types and guards ([`crate::check`]).
 
-#[cfg(doctest)]
-#[doc = include_str!("../../../../docs/capture.md")]
-struct Page;
-
 mod code;
 mod entry;
 mod explain;
