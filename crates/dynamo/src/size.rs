@@ -121,7 +121,7 @@ impl PartialEq for Size {
 }
 impl PartialEq<i64> for Size {
     fn eq(&self, other: &i64) -> bool {
-        *self == Size::from(*other)
+        self.eq(&Size::from(*other))
     }
 }
 impl PartialOrd for Size {
@@ -149,16 +149,16 @@ impl PartialOrd<i64> for Size {
         self.partial_cmp(&Size::from(*other))
     }
     fn lt(&self, other: &i64) -> bool {
-        *self < Size::from(*other)
+        self.lt(&Size::from(*other))
     }
     fn le(&self, other: &i64) -> bool {
-        *self <= Size::from(*other)
+        self.le(&Size::from(*other))
     }
     fn gt(&self, other: &i64) -> bool {
-        Size::from(*other) < *self
+        Size::from(*other).lt(self)
     }
     fn ge(&self, other: &i64) -> bool {
-        Size::from(*other) <= *self
+        Size::from(*other).le(self)
     }
 }
 

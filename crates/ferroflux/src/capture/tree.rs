@@ -197,6 +197,7 @@ impl<T: Arguments, const N: usize> Arguments for [T; N] {
 
 macro_rules! tuples {
     ($($($name:ident $n:tt),*;)*) => {$(
+        #[allow(clippy::unused_unit)] // the empty tuple is one of them
         impl<$($name: Arguments),*> Arguments for ($($name,)*) {
             fn visit(&self, _visit: &mut dyn FnMut(Leaf<'_>)) {
                 $(self.$n.visit(_visit);)*
@@ -205,6 +206,7 @@ macro_rules! tuples {
                 ($(self.$n.with_tensors(_next),)*)
             }
         }
+        #[allow(clippy::unused_unit)] // the empty tuple is one of them
         impl<$($name: Results),*> Results for ($($name,)*) {
             type Value = ($($name::Value,)*);
             fn into_value(self) -> Result<Self::Value, Error> {

@@ -18,7 +18,7 @@ fn chains_of_operators_are_computed_when_wanted() {
     assert_eq!(values(&(1.0 - &x)), [0.0, 3.0, -2.0]);
     assert_eq!(values(&(2.0 / &vector(&[4.0]))), [0.5]);
     assert_eq!(x.max().item().unwrap(), 3.0);
-    assert_eq!((&x).gt(0.0).to(DType::I64).sum().item().unwrap(), 2.0);
+    assert_eq!(x.gt(0.0).to(DType::I64).sum().item().unwrap(), 2.0);
 }
 
 #[test]

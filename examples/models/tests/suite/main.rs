@@ -81,7 +81,8 @@ fn resnet18_gives_pytorchs_scores() {
     let mut own: Vec<String> = model.state().into_iter().map(|(name, _)| format!("m.{name}")).collect();
     let program = Program::from_bytes(archive).unwrap();
     let mut names: Vec<String> = program.exported().weights.iter().map(|w| w.name.clone()).collect();
-    (own.sort(), names.sort());
+    own.sort();
+    names.sort();
     assert_eq!(own, names, "the names of torchvision");
     let image = formula::fill("input0", &[1, 3, 224, 224], 1.7, 0.0).unwrap();
     three_ways("resnet18", model, &image.into(), &golden);
