@@ -173,7 +173,9 @@ class Text:
         expression = value.node.expr
         free = expression.free_symbols
         text = self.symbols.text(value)
-        if free <= self.given:
+        # The ragged size of a nested tensor stands for no number, and no dense tensor has it.
+        ragged = isinstance(value.node.hint, torch.SymInt)
+        if ragged or free <= self.given:
             self.places.append("skip")
         elif expression.is_Symbol and self.symbols.bounds(expression)[0] >= 0:
             # A tensor of that many elements, which takes no memory: the shape then gives the symbol.
