@@ -131,7 +131,7 @@ fn amd_refusal(compiler: &Clang, module: &Module, arch: &str) -> Option<String> 
     None
 }
 
-/// What a case compiles to. Training is compiled for the CPU: a backend's programs are the same for every device.
+/// What a case compiles to. Halves of training are compiled for the CPU: a backend's programs are the same for every device.
 fn programs(loader: &mut corpus::Loader, case: &corpus::Case) -> Result<Vec<kernel_ir::Program>> {
     let differentiation = match case.kind {
         Kind::Forward | Kind::Model | Kind::Dynamic => {
@@ -146,7 +146,7 @@ fn programs(loader: &mut corpus::Loader, case: &corpus::Case) -> Result<Vec<kern
     let mut all: Vec<_> = halves.kernels().into_iter().flat_map(|(f, b)| [f.clone(), b.clone()]).collect();
     if case.kind == Kind::Train {
         let train = TrainOptions::new(Optimizer::Sgd(Sgd::default()));
-        all.extend(program.train_step(&train, &options)?.kernels().cloned());
+        all.push(program.step_kernels(&train)?);
     }
     Ok(all)
 }

@@ -68,15 +68,15 @@ impl CallTensor for Tensor {
     }
 }
 
-impl CallTensor for &Tensor {
+impl<T: CallTensor> CallTensor for &T {
     fn dtype(&self) -> DType {
-        Tensor::dtype(self)
+        (**self).dtype()
     }
     fn sizes(&self) -> &[usize] {
-        Tensor::sizes(self)
+        (**self).sizes()
     }
     fn integer(&self) -> Option<i64> {
-        self.item().map(|n| n.as_i64())
+        (**self).integer()
     }
 }
 

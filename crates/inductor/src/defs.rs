@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use ir_core::{Arena, DType, Scalar, Shape, SymExpr, SymId};
-use kernel_ir::{BufId, ExternOp, Inst, InstKind, ReduceOp, ScalarOp, Site, StoreMode, Symbols, Val};
+use kernel_ir::{BufId, ExternOp, Inst, InstKind, ReduceOp, Site, StoreMode, Symbols, Val};
 use prims::TemplateSpec;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -73,6 +73,8 @@ pub struct Def {
     pub output: bool,
     /// How many definitions read it, counted once each; outputs count too.
     pub users: u32,
+    /// Whether it is a barrier: what is computed from it is computed again, later than what was computed from its operand.
+    pub barrier: bool,
 }
 
 /// How a value is computed. Loop variables `i0…` run over the value's sizes, further ones over an inner domain.
@@ -232,7 +234,7 @@ impl Def {
     }
     /// Whether computing an element costs more than a handful of cycles.
     pub fn is_heavy(&self) -> bool {
-        self.insts().iter().any(|i| matches!(i.kind, InstKind::Op { op, .. } if is_heavy_op(op)))
+        self.insts().iter().any(|i| matches!(i.kind, InstKind::Op { op, .. } if prims::facts::is_heavy(op)))
     }
 }
 
@@ -244,36 +246,4 @@ pub(crate) fn template_operands(spec: &TemplateSpec) -> Vec<BufId> {
         TemplateSpec::Attention { q, k, v, mask, .. } => [*q, *k, *v].into_iter().chain(*mask).collect(),
     };
     ids.into_iter().map(|v| BufId(v.0)).collect()
-}
-
-/// Operators that take tens of cycles per vector: everything beyond arithmetic, comparison and rounding.
-fn is_heavy_op(op: ScalarOp) -> bool {
-    use ScalarOp::*;
-    !matches!(
-        op,
-        Add | Sub
-            | Mul
-            | Min
-            | Max
-            | CopySign
-            | And
-            | Or
-            | Xor
-            | Shl
-            | Shr
-            | Not
-            | Neg
-            | Abs
-            | Floor
-            | Ceil
-            | Trunc
-            | Round
-            | Eq
-            | Ne
-            | Lt
-            | Le
-            | Gt
-            | Ge
-            | Select
-    )
 }

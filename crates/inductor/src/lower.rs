@@ -90,6 +90,7 @@ fn undecided(graph: &Graph, v: ValueId, kind: DefKind) -> Def {
         constant: false,
         output: false,
         users: 0,
+        barrier: false,
     }
 }
 
@@ -124,6 +125,7 @@ fn call(graph: &Graph, id: NodeId, target: &str, args: &[Arg], defs: &mut Defs) 
         if let Some(problem) = refused_dtype(&def) {
             return Err(Problem::of(graph, id, problem));
         }
+        def.barrier = op.is_barrier();
         def.constant = def.reads().iter().all(|r| defs.get(*r).constant) && !mentions_symbols(&def);
         define(defs, graph, v, def);
     }
@@ -182,6 +184,7 @@ fn flow(graph: &Graph, id: NodeId, target: &str, args: &[Arg], defs: &mut Defs) 
             constant: false,
             output: false,
             users: 0,
+            barrier: false,
         };
         defs.list.push(Some(def));
         defs.order.push(first);
@@ -472,6 +475,7 @@ fn number(defs: &mut Defs, name: &str, value: &SymExpr) -> BufId {
         constant: false,
         output: true,
         users: 0,
+        barrier: false,
     };
     let id = BufId::from_index(defs.list.len());
     defs.list.push(Some(def));
@@ -496,6 +500,7 @@ fn copy_of(defs: &mut Defs, source: BufId) -> BufId {
         constant: false,
         output: false,
         users: 0,
+        barrier: false,
     };
     let id = BufId::from_index(defs.list.len());
     defs.list.push(Some(def));

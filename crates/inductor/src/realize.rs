@@ -17,6 +17,9 @@ use crate::inline::{Inliner, no_forward};
 const MAX_INLINED: u32 = 160;
 /// A value read more than once is recomputed only where that takes at most this many instructions.
 const MAX_RECOMPUTED: u32 = 12;
+/// A value that is computed again gets memory where more definitions than this read it: computing it takes less time than
+/// storing and loading it, even where it is heavy.
+const MAX_AGAIN: usize = 4;
 /// A constant made of indices alone is computed where it is read up to this many instructions: a load takes as long.
 const MAX_INDICES: u32 = 6;
 
@@ -25,12 +28,15 @@ const MAX_INDICES: u32 = 6;
 struct Cost {
     /// Instructions, operands without memory included.
     insts: u32,
-    /// Loads with as many elements as the value.
+    /// Loads with as many elements as the value, and the bytes of an element of each of them.
     full_loads: u32,
+    full_bytes: u32,
     /// Holds an operator of tens of cycles.
     heavy: bool,
     /// Reads memory.
     loads: bool,
+    /// Is computed again: from values behind barriers alone.
+    again: bool,
     /// Templates whose results it reads, and whose epilogue it could join.
     templates: SmallVec<[BufId; 2]>,
 }
@@ -74,7 +80,12 @@ pub(crate) fn realize(defs: &mut Defs) {
             DefKind::Input | DefKind::Constant => continue,
             DefKind::Loop { .. } => {
                 costs[id] = cost(defs, id, &order, &costs);
-                let wanted = def.realized || wants_memory(defs, id, &consumers[id], &costs);
+                let mut wanted = def.realized || wants_memory(defs, id, &consumers[id], &costs);
+                if wanted && let Some(source) = spread(defs, id) {
+                    give_memory(defs, source);
+                    costs[id] = cost(defs, id, &order, &costs);
+                    wanted = wants_memory(defs, id, &consumers[id], &costs);
+                }
                 defs.get_mut(id).realized = wanted;
             }
             DefKind::Template(spec) => {
@@ -121,7 +132,11 @@ fn consumers(defs: &mut Defs) -> Arena<BufId, Vec<BufId>> {
         let mut through: Vec<BufId> = Vec::with_capacity(direct.len());
         for c in direct {
             let def = defs.get(c);
-            if def.is_view() && !def.output { through.extend(&consumers[c]) } else { through.push(c) }
+            if def.is_view() && !def.output && !def.barrier {
+                through.extend(&consumers[c])
+            } else {
+                through.push(c)
+            }
         }
         through.sort();
         through.dedup();
@@ -171,16 +186,28 @@ fn cost(defs: &Defs, id: BufId, order: &Order, costs: &Arena<BufId, Cost>) -> Co
         let source = defs.get(read);
         if source.realized {
             total.loads = true;
-            total.full_loads += u32::from(defs.numel_hint(&source.sizes) >= numel);
+            if defs.numel_hint(&source.sizes) >= numel {
+                total.full_loads += 1;
+                total.full_bytes += source.dtype.size() as u32;
+            }
             total.templates.extend(matches!(source.kind, DefKind::Template(_)).then_some(read));
         } else {
             let inner = &costs[read];
             total.insts += inner.insts;
             total.full_loads += inner.full_loads;
+            total.full_bytes += inner.full_bytes;
             total.heavy |= inner.heavy;
             total.loads |= inner.loads;
             total.templates.extend(inner.templates.iter().copied());
         }
+    }
+    let again = |read: &BufId| {
+        let source = defs.get(*read);
+        costs[*read].again && !source.realized || source.as_fill().is_some()
+    };
+    total.again = def.barrier || (!reads.is_empty() && reads.iter().all(again));
+    if def.barrier {
+        total.templates.clear();
     }
     total.templates.sort_unstable();
     total.templates.dedup();
@@ -194,13 +221,30 @@ fn cost(defs: &Defs, id: BufId, order: &Order, costs: &Arena<BufId, Cost>) -> Co
     total
 }
 
+/// The value without memory that a definition spreads over more elements (windows of an image), which needs less memory.
+fn spread(defs: &Defs, id: BufId) -> Option<BufId> {
+    let def = defs.get(id);
+    let &[read] = &def.reads()[..] else { return None };
+    let source = defs.get(read);
+    let fewer = defs.numel_hint(&source.sizes) < defs.numel_hint(&def.sizes);
+    (!def.realized && !source.realized && fewer && source.constant == def.constant).then_some(read)
+}
+
+/// Whether a barrier reads it: it was chosen to be kept instead of being computed again.
+fn is_kept(defs: &Defs, consumers: &[BufId]) -> bool {
+    consumers.iter().any(|c| defs.get(*c).barrier)
+}
+
 fn wants_memory(defs: &Defs, id: BufId, consumers: &[BufId], costs: &Arena<BufId, Cost>) -> bool {
     let (def, cost) = (defs.get(id), &costs[id]);
-    let from_template = !cost.templates.is_empty();
+    // What follows from a template's result in a wider dtype with little work is not stored in place of that result.
+    let narrower = cost.templates.iter().any(|t| defs.get(*t).dtype.size() < def.dtype.size());
+    let little = narrower && !cost.heavy && cost.insts <= MAX_RECOMPUTED;
+    let from_template = !cost.templates.is_empty() && !little;
     if consumers.is_empty() || def.as_fill().is_some() || def.is_view() {
         return false;
     }
-    if cost.insts > MAX_INLINED {
+    if cost.insts > MAX_INLINED || is_kept(defs, consumers) {
         return true;
     }
     // Computed once when the constants are bound, instead of at every call.
@@ -220,7 +264,22 @@ fn wants_memory(defs: &Defs, id: BufId, consumers: &[BufId], costs: &Arena<BufId
     if narrows(defs, id) {
         return true;
     }
-    consumers.len() > 1 && (cost.heavy || cost.full_loads > 1 || from_template || cost.insts > MAX_RECOMPUTED)
+    if cost.again && consumers.len() <= MAX_AGAIN {
+        return false;
+    }
+    consumers.len() > 1
+        && (cost.heavy || from_template || takes_long_again(def, cost, consumers.len() as u32))
+}
+
+/// Whether computing a value for each of its readers takes longer than storing and loading it.
+fn takes_long_again(def: &Def, cost: &Cost, readers: u32) -> bool {
+    let own = def.dtype.size() as u32;
+    if cost.full_bytes < cost.full_loads * own {
+        // Its operands are narrower than the value: what counts is the bytes that move.
+        let (again, stored) = (readers * cost.full_bytes, cost.full_bytes + (readers + 1) * own);
+        return again > stored || cost.insts > 2 * MAX_RECOMPUTED;
+    }
+    cost.full_loads > 1 || cost.insts > MAX_RECOMPUTED
 }
 
 /// Whether it is the result of a reduction or scan without other readers, in a smaller dtype: it can be stored instead of

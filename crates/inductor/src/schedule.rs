@@ -91,7 +91,9 @@ pub(crate) fn schedule(defs: &mut Defs) -> Schedule {
         // Values that are computed once, before every call, are not a hindrance.
         let relevant = |read: &BufId| defs.get(*read).constant == defs.get(id).constant;
         let reads = s.loads[&id].iter().filter(|(read, _)| relevant(read));
-        let latest = reads.filter_map(|(read, _)| s.group_of.get(read).copied()).max();
+        let latest = reads.filter_map(|(read, _)| Some((s.group_of.get(read).copied()?, *read))).max();
+        // What is computed again belongs to its readers, not to what it is computed from.
+        let latest = latest.filter(|(_, read)| !only_behind_barriers(defs, id, *read)).map(|(g, _)| g);
         let joined = latest.and_then(|g| Some((g, join(defs, &s.groups[g], id, &s.loads[&id])?)));
         let at = match joined {
             Some((g, group)) => {
@@ -109,6 +111,24 @@ pub(crate) fn schedule(defs: &mut Defs) -> Schedule {
     crate::in_place::postpone(defs, &mut s);
     s.note_readers(defs);
     s
+}
+
+/// Whether `id` reads the memory of `source` through barriers alone.
+fn only_behind_barriers(defs: &Defs, id: BufId, source: BufId) -> bool {
+    let (mut open, mut seen) = (vec![(id, false)], FxHashSet::default());
+    let mut behind = false;
+    while let Some((at, hidden)) = open.pop() {
+        for read in defs.get(at).reads() {
+            let hidden = hidden || defs.get(at).barrier;
+            match read == source {
+                true if !hidden => return false,
+                true => behind = true,
+                false if !defs.get(read).realized && seen.insert((read, hidden)) => open.push((read, hidden)),
+                false => {}
+            }
+        }
+    }
+    behind
 }
 
 /// An index of a member's body in the kernel's loop variables.

@@ -51,6 +51,11 @@ impl Op {
         }
     }
 
+    /// Whether what is computed from its result stays separate from what is computed from its operand.
+    pub fn is_barrier(&self) -> bool {
+        self.target == "prims.barrier"
+    }
+
     /// Whether the first two operands may be exchanged, bit for bit.
     pub fn commutes(&self) -> bool {
         self.scalar_op().is_some_and(commutes)
@@ -61,6 +66,38 @@ impl Op {
 fn commutes(op: ScalarOp) -> bool {
     use ScalarOp::*;
     matches!(op, Add | Mul | Min | Max | And | Or | Xor | Eq | Ne)
+}
+
+/// Operators that take tens of cycles per vector: everything beyond arithmetic, comparison and rounding.
+pub fn is_heavy(op: ScalarOp) -> bool {
+    use ScalarOp::*;
+    !matches!(
+        op,
+        Add | Sub
+            | Mul
+            | Min
+            | Max
+            | CopySign
+            | And
+            | Or
+            | Xor
+            | Shl
+            | Shr
+            | Not
+            | Neg
+            | Abs
+            | Floor
+            | Ceil
+            | Trunc
+            | Round
+            | Eq
+            | Ne
+            | Lt
+            | Le
+            | Gt
+            | Ge
+            | Select
+    )
 }
 
 /// Number of elements, symbolic sizes by their hints (or their smallest value).

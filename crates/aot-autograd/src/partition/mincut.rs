@@ -3,8 +3,9 @@
 //!
 //! Every value is an edge whose capacity is its bytes; to cut it is to save it. A node on the sink's side is recomputed in
 //! the backward. Nodes that must not be computed twice are connected to the source: by default templates, routines,
-//! scatters, scans, strongly reducing reductions, and the end of a long chain of arithmetic (the heuristics of PyTorch's
-//! min-cut partitioner). Parameters and inputs cost nothing because they are kept anyway. Of cuts with equal bytes the one
+//! scatters, scans, strongly reducing reductions, the end of a long chain of arithmetic, and what is read again after
+//! a template that follows from it (a residual: its recomputation would reach back through all layers before it). These
+//! are the heuristics of PyTorch's min-cut partitioner. Parameters and inputs cost nothing because they are kept anyway. Of cuts with equal bytes the one
 //! with the least recomputation is chosen.
 //!
 //! A memory budget below 1 lifts these bans one by one, least work per saved byte first, until the budget is met:
@@ -13,7 +14,7 @@
 
 use fx_ir::{Graph, NodeId, NodeKind, ValueId};
 use ir_core::{Arena, EntityId};
-use prims::facts::{Work, bytes_hint, numel_hint, operations_hint};
+use prims::facts::{Work, bytes_hint, is_heavy, numel_hint, operations_hint};
 
 use super::flow::{INFINITE, Network, SINK, SOURCE};
 use super::{Contradiction, Partition, split};
@@ -22,6 +23,8 @@ use crate::symbols::defines_size;
 
 /// Longest chain of arithmetic nodes that is recomputed; a longer one is cut by saving.
 const LONGEST_CHAIN: u32 = 100;
+/// Bytes up to which the result of an operator of tens of cycles is saved: loading it takes less time than computing it again.
+const SMALL: i64 = 1 << 20;
 /// A reduction to less than this fraction of its operand is not computed twice.
 const REDUCES_MUCH: i64 = 4;
 
@@ -77,10 +80,12 @@ impl Candidates {
         let graph = &joint.graph;
         let dependent = joint.tangent_dependent();
         let (mut fixed, mut liftable) = (Vec::new(), Vec::new());
+        let reach = Reach::of(joint);
         let mut depth: Arena<NodeId, u32> = graph.nodes.ids().map(|_| 0).collect();
         for (id, _) in graph.iter().filter(|(id, _)| !dependent[*id] && !joint.is_backward(*id)) {
             let chain = chain(graph, id, &depth);
             match recomputable(graph, id) {
+                Recompute::Cheap if reach.is_read_late(graph, id) => liftable.push(id),
                 Recompute::Never => fixed.push(id),
                 Recompute::Costly => liftable.push(id),
                 Recompute::Cheap if chain > LONGEST_CHAIN => liftable.push(id),
@@ -135,6 +140,50 @@ fn saving_cost(joint: &JointGraph, v: ValueId) -> i64 {
     if written { bytes_hint(graph, v) } else { 0 }
 }
 
+/// For every node of the forward the position of the first template, scan or routine that follows from it through
+/// arithmetic and reductions alone, and the positions of its readers.
+struct Reach {
+    position: Arena<NodeId, usize>,
+    first: Arena<NodeId, usize>,
+    readers: Arena<NodeId, Vec<NodeId>>,
+}
+
+impl Reach {
+    fn of(joint: &JointGraph) -> Reach {
+        let graph = &joint.graph;
+        let mut reach = Reach {
+            position: graph.nodes.ids().map(|_| usize::MAX).collect(),
+            first: graph.nodes.ids().map(|_| usize::MAX).collect(),
+            readers: graph.nodes.ids().map(|_| Vec::new()).collect(),
+        };
+        for (n, (id, node)) in graph.iter().filter(|(id, _)| !joint.is_backward(*id)).enumerate() {
+            reach.position[id] = n;
+            node.for_each_use(&mut |v| reach.readers[graph.values[v].def].push(id));
+        }
+        let forward: Vec<NodeId> =
+            graph.iter().map(|(id, _)| id).filter(|id| !joint.is_backward(*id)).collect();
+        for &id in forward.iter().rev() {
+            let of_reader = |reader: &NodeId| match fuses(graph, *reader) {
+                true => reach.first[*reader],
+                false => reach.position[*reader],
+            };
+            reach.first[id] = reach.readers[id].iter().map(of_reader).min().unwrap_or(usize::MAX);
+        }
+        reach
+    }
+
+    /// Whether arithmetic reads the node after the first template that follows from it.
+    fn is_read_late(&self, graph: &Graph, id: NodeId) -> bool {
+        self.readers[id].iter().any(|r| fuses(graph, *r) && self.position[*r] > self.first[id])
+    }
+}
+
+/// Whether a node can be part of a kernel with its operands.
+fn fuses(graph: &Graph, id: NodeId) -> bool {
+    let op = graph.nodes[id].as_call().and_then(|(target, _)| prims::lookup(target));
+    op.is_some_and(|op| op.is_prim() && matches!(op.work(), Work::Pointwise | Work::Reduction))
+}
+
 /// Length of the chain of arithmetic nodes that ends in this one.
 fn chain(graph: &Graph, id: NodeId, depth: &Arena<NodeId, u32>) -> u32 {
     let mut longest = 0;
@@ -157,6 +206,7 @@ fn recomputable(graph: &Graph, id: NodeId) -> Recompute {
         return Recompute::Never;
     }
     match op.work() {
+        Work::Pointwise if op.scalar_op().is_some_and(is_heavy) && is_small(graph, id) => Recompute::Costly,
         Work::Pointwise => Recompute::Cheap,
         Work::Reduction => {
             let (mut read, made) = (0, node.outputs.iter().map(|&v| numel_hint(graph, v)).sum::<i64>());
@@ -165,6 +215,11 @@ fn recomputable(graph: &Graph, id: NodeId) -> Recompute {
         }
         Work::Ordered | Work::Compute | Work::Unknown => Recompute::Costly,
     }
+}
+
+/// Whether the results stay in a cache until they are read.
+fn is_small(graph: &Graph, id: NodeId) -> bool {
+    graph.nodes[id].outputs.iter().all(|&v| bytes_hint(graph, v) <= SMALL)
 }
 
 /// Operations to recompute a node per byte of its results.

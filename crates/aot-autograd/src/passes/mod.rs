@@ -14,6 +14,7 @@ mod fast_math;
 mod fold;
 mod heads;
 mod matching;
+mod patches;
 mod rewrite;
 mod scalars;
 mod sums;
@@ -81,6 +82,7 @@ pub const PASSES: &[Pass] = &[
     Pass { name: "attention", run: attention::run },
     Pass { name: "heads", run: heads::run },
     Pass { name: "conv", run: conv::run },
+    Pass { name: "patches", run: patches::run },
     Pass { name: "sums", run: sums::run },
     Pass { name: "views-again", run: views::run },
     Pass { name: "cse-again", run: cse::run },

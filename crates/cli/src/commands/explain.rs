@@ -1,35 +1,37 @@
 //! `ferroflux explain`: operators, fused kernels and memory of a model; and everything in it that is not supported.
 
+mod memory;
+
 use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::Result;
-use ferroflux::ir_core::Atom;
-use ferroflux::kernel_ir::{self, Storage};
+use ferroflux::optim::{Optimizer, Sgd};
+use ferroflux::train::TrainOptions;
 use ferroflux::{Error, Explanation, InputInfo, KernelInfo, Program, Unsupported};
 use serde_json::{Value, json};
 
-use crate::inputs::at_hints;
 use crate::model::Model;
 use crate::progress::Progress;
 use crate::report::advised;
 use crate::show;
+
+use memory::Memory;
 
 /// Arguments of `explain`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The model: a `.pt2` archive, or a `.zip` with one.
     model: PathBuf,
+    /// Explains a training step (forward, backward, an update by SGD) instead of inference.
+    #[arg(long)]
+    train: bool,
+    /// Lists the temporaries that are alive where most memory is needed.
+    #[arg(long)]
+    memory: bool,
     /// Prints one JSON object instead of text.
     #[arg(long)]
     json: bool,
-}
-
-/// Memory of a call in bytes, at the sizes of capture where sizes are symbolic.
-struct Memory {
-    weights: u64,
-    temporaries: u64,
-    outputs: u64,
 }
 
 /// Runs the subcommand.
@@ -37,16 +39,23 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
     let model = Model::open(&args.model)?;
     let _progress = Progress::start(format!("{}: compiling", model.name));
     let program = &model.program;
-    match program.kernels() {
+    let kernels = match args.train {
+        true => program.step_kernels(&TrainOptions::new(Optimizer::Sgd(Sgd::default()))),
+        false => program.kernels(),
+    };
+    match kernels {
         Ok(kernels) => {
             let explanation = program.explain_kernels(&kernels);
-            let memory = memory(program, &kernels);
+            let memory = Memory::of(program, &kernels);
             let dynamic = kernels.plan.bytes.is_none();
             match args.json {
                 true => writeln!(out, "{}", as_json(&model, &explanation, memory.as_ref(), &[]))?,
                 false => print(&model, &explanation, memory.as_ref(), dynamic, out)?,
             }
-            Ok(())
+            match args.memory && !args.json {
+                true => memory::print_peak(program, &kernels, out),
+                false => Ok(()),
+            }
         }
         Err(Error::Unsupported(_) | Error::Functionalize(_) | Error::Compile(_)) => {
             let list = program.unsupported();
@@ -64,28 +73,6 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
         }
         Err(other) => Err(other.into()),
     }
-}
-
-fn memory(program: &Program, kernels: &kernel_ir::Program) -> Option<Memory> {
-    let symbols = &program.graph().symbols;
-    let value = |a: &Atom| match a {
-        Atom::Sym(_) => at_hints(&ferroflux::ir_core::SymExpr::atom(a.clone()), symbols),
-        _ => None,
-    };
-    let sum = |wanted: &dyn Fn(&Storage) -> bool| {
-        let buffers = kernels.buffers.values().filter(|b| wanted(&b.storage));
-        let bytes = |b: &kernel_ir::Buffer| {
-            let elements = u64::try_from(b.span().eval(&value)?).unwrap_or(0);
-            elements.checked_mul(b.dtype.size() as u64)
-        };
-        buffers.map(bytes).try_fold(0u64, |sum, bytes| sum.checked_add(bytes?))
-    };
-    let symbol = |id| at_hints(&ferroflux::ir_core::SymExpr::sym(id), symbols);
-    Some(Memory {
-        weights: sum(&|s| matches!(s, Storage::Constant(_) | Storage::Persistent))?,
-        temporaries: kernels.plan.place(kernels, &symbol).ok()?.1,
-        outputs: sum(&|s| *s == Storage::Output)?,
-    })
 }
 
 /// The inputs of a call, a line each.

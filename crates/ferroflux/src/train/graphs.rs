@@ -7,6 +7,7 @@ use fx_ir::{Arg, Graph, InputKind, NodeKind, OriginId, OutputKind, ValueId, Valu
 use ir_core::{DType, SymExpr, SymId, TensorMeta};
 use tracing::info_span;
 
+use super::update::Gradients;
 use crate::pipeline::{self, Cx, StageId};
 use crate::{Error, Program};
 
@@ -259,7 +260,14 @@ pub(crate) fn joint_for_loss(
     Ok(made)
 }
 
-/// The placeholder of the only cotangent, where there is one.
-pub(crate) fn loss_tangent(joint: &JointGraph) -> Option<ValueId> {
-    joint.tangents.iter().flatten().next().copied()
+/// Forward and backward in one graph, where the backward reads what is worth saving and computes the rest again.
+pub(crate) fn merged(joint: &JointGraph, memory_budget: f64) -> Result<Gradients, Error> {
+    let graph = split(joint, memory_budget)?.merge()?;
+    // The cotangent of the loss, where it is given, is the only one.
+    let tangent = joint.tangents.iter().flatten().next();
+    let placeholder = tangent.and_then(|v| joint.graph.inputs().find(|(input, _, _)| input == v));
+    let scale = placeholder.and_then(|(_, kind, name)| {
+        graph.inputs().find(|(_, k, n)| *k == kind && *n == name).map(|(own, _, _)| own)
+    });
+    Ok(Gradients { graph, forward_outputs: joint.forward_outputs, scale })
 }

@@ -6,7 +6,7 @@ use fx_ir::{Graph, InputKind, Symbols};
 use ir_core::DType;
 use serde::{Deserialize, Serialize};
 
-use super::graphs::{DiffOptions, forward, joint_for_loss, written};
+use super::graphs::{DiffOptions, forward, joint_for_loss, merged, written};
 use super::layout::Layouts;
 use super::step::TrainOptions;
 use super::update::{self, append};
@@ -75,7 +75,8 @@ impl StepPlan {
             .filter(|(_, kind, name)| *kind == InputKind::Parameter && is_trained(program, name));
         let diff = DiffOptions::new().wrt(Wrt::Values(wanted.map(|(v, _, _)| v).collect()));
         let joint = joint_for_loss(prims, &diff, train.scaler.is_some())?;
-        let updated = append(joint, train).map_err(|e| Error::Optimizer(e.to_string()))?;
+        let gradients = merged(&joint, train.memory_budget)?;
+        let updated = append(gradients, train).map_err(|e| Error::Optimizer(e.to_string()))?;
         if updated.trained.is_empty() {
             return Err(Error::Optimizer("the loss depends on no parameter that requires gradients".into()));
         }

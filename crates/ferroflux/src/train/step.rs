@@ -11,10 +11,10 @@ use tensor::Tensor;
 use super::plan::{self, Number, StepPlan};
 use super::wiring::{Sink, Source, State, initial, replace};
 use crate::cache::{Caller, Form, Lookup, Stage, get_or_compile};
-use crate::code::{Code, CompiledCode};
+use crate::code::{Code, CompiledCode, Optimized};
 use crate::inputs::{Arguments, Input, InputInfo};
 use crate::optim::Optimizer;
-use crate::pipeline::{Cx, KernelOptions};
+use crate::pipeline::{self, Cx, KernelOptions};
 use crate::seeds::{fresh_base, seed_of};
 use crate::{Error, Options, Program, graph_plugin};
 
@@ -79,12 +79,21 @@ pub struct TrainOptions {
     pub(crate) loss: Option<usize>,
     pub(crate) autocast: Option<DType>,
     pub(crate) channels_last: Option<bool>,
+    pub(crate) memory_budget: f64,
 }
 
 impl TrainOptions {
     /// This optimizer, no clipping, no scaling.
     pub fn new(optimizer: Optimizer) -> TrainOptions {
-        TrainOptions { optimizer, clip: None, scaler: None, loss: None, autocast: None, channels_last: None }
+        TrainOptions {
+            optimizer,
+            clip: None,
+            scaler: None,
+            loss: None,
+            autocast: None,
+            channels_last: None,
+            memory_budget: 1.0,
+        }
     }
     /// Clips the gradients.
     pub fn clip(mut self, clip: Clip) -> TrainOptions {
@@ -106,6 +115,11 @@ impl TrainOptions {
     /// and tensors that are read from its state or set, are row-major.
     pub fn channels_last(mut self, wanted: bool) -> TrainOptions {
         self.channels_last = Some(wanted);
+        self
+    }
+    /// How much may be saved for the backward, 0 to 1; see [`DiffOptions::memory_budget`](super::DiffOptions::memory_budget).
+    pub fn memory_budget(mut self, budget: f64) -> TrainOptions {
+        self.memory_budget = budget;
         self
     }
     /// Which of the returned tensors is the loss; not needed where the program marks one or returns one alone.
@@ -222,8 +236,7 @@ impl Program {
         let lookup = self.step_lookup(train, channels_last, &backend, options);
         let (form, executable, from_cache) = get_or_compile(lookup.as_ref(), || {
             let cx = Cx::training()?;
-            let (plan, optimized) = StepPlan::make(self, train)?.optimized(channels_last, &cx)?;
-            let wanted = KernelOptions { in_place: true, ..KernelOptions::of_optimized(&optimized.graph) };
+            let (plan, optimized, wanted) = self.optimized_step(train, channels_last, &cx)?;
             let (kernels, executable) =
                 optimized.compile(&backend, options, &wanted, (lookup.as_ref(), &cx))?;
             Ok((Form { kernels, complex: optimized.complex, caller: Caller::Step(plan) }, executable))
@@ -237,6 +250,30 @@ impl Program {
         };
         let kernels = form.kernels.program;
         Ok(CompiledStep { plan, code, guards: kernels.guards.clone(), kernels: Some(kernels), from_cache })
+    }
+
+    /// A step after the last stage, and how it is lowered.
+    fn optimized_step(
+        &self,
+        train: &TrainOptions,
+        channels_last: bool,
+        cx: &Cx<'_>,
+    ) -> Result<(StepPlan, Optimized, KernelOptions), Error> {
+        let (plan, optimized) = StepPlan::make(self, train)?.optimized(channels_last, cx)?;
+        let wanted = KernelOptions { in_place: true, ..KernelOptions::of_optimized(&optimized.graph) };
+        Ok((plan, optimized, wanted))
+    }
+
+    /// The fused program of a training step, without a backend and without weights. Where the options leave it open,
+    /// convolutions are channels last, as on devices with memory of their own.
+    ///
+    /// # Errors
+    /// As for [`train_step`](Program::train_step), without those of a backend.
+    pub fn step_kernels(&self, train: &TrainOptions) -> Result<kernel_ir::Program, Error> {
+        train.optimizer.check().map_err(Error::Optimizer)?;
+        let cx = Cx::training()?;
+        let (_, optimized, wanted) = self.optimized_step(train, train.channels_last.unwrap_or(true), &cx)?;
+        Ok(pipeline::lower(&optimized.graph, &wanted, &cx)?.program)
     }
 
     /// The cache key of a step with these options: the captured graph, and all settings of the passes.

@@ -5,10 +5,8 @@ use fx_ir::{Arg, Graph, InputKind, OriginId, Output, OutputKind, ValueId, ValueT
 use ir_core::{DType, Scalar, TensorMeta};
 use prims::{Builder, OpError};
 
-use super::graphs::loss_tangent;
 use super::step::{Clip, TrainOptions};
 use crate::optim::{Math, Optimizer};
-use crate::train::JointGraph;
 
 /// A number that the graph reads at every call.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,13 +49,22 @@ struct Trained {
     dtype: DType,
 }
 
-/// Appends the update to `joint`, whose gradients are of parameters.
+/// Forward and backward in one graph: the forward's outputs, then gradients of parameters.
+pub(crate) struct Gradients {
+    pub(crate) graph: Graph,
+    /// Number of outputs of the forward.
+    pub(crate) forward_outputs: usize,
+    /// The placeholder of the loss's cotangent, where the loss is scaled.
+    pub(crate) scale: Option<ValueId>,
+}
+
+/// Appends the update.
 ///
 /// # Errors
 /// Parameters of a dtype that no optimizer supports.
-pub(crate) fn append(joint: JointGraph, options: &TrainOptions) -> Result<Updated, OpError> {
+pub(crate) fn append(joint: Gradients, options: &TrainOptions) -> Result<Updated, OpError> {
     let trained = trained(&joint)?;
-    let scale = loss_tangent(&joint);
+    let scale = joint.scale;
     let mut u = Update { numbers: Vec::new(), slots: Vec::new(), graph: joint.graph, keep: None };
     u.graph.outputs.truncate(joint.forward_outputs);
     let mut gradients: Vec<ValueId> = trained.iter().map(|t| t.gradient).collect();
@@ -82,7 +89,7 @@ pub(crate) fn append(joint: JointGraph, options: &TrainOptions) -> Result<Update
     Ok(Updated { graph: u.graph, numbers: u.numbers, slots: u.slots, trained, reports })
 }
 
-fn trained(joint: &JointGraph) -> Result<Vec<Trained>, OpError> {
+fn trained(joint: &Gradients) -> Result<Vec<Trained>, OpError> {
     let mut list = Vec::new();
     for output in &joint.graph.outputs[joint.forward_outputs..] {
         let (OutputKind::ParameterGradient(name), Arg::Value(gradient)) = (&output.kind, &output.arg) else {

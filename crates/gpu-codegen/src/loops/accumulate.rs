@@ -119,6 +119,16 @@ impl Reduction {
         Ok(format!("{index}{text}shift{n}{lane} = {prefix}{};\n", insts.len() - 1))
     }
 
+    /// Registers that it takes while numbers are added.
+    pub(crate) fn registers(self, accs: &[AccDecl]) -> i64 {
+        let of = |n: usize| accs.get(n).map_or(1, |a| (a.dtype.size() as i64 + 3) / 4);
+        match self {
+            Reduction::One(n) => of(n),
+            // The mean, the squared differences and what is subtracted from every number.
+            Reduction::Moments(pair) => 3 * of(pair.sum),
+        }
+    }
+
     /// Whether this reduction determines an accumulator.
     fn gives(self, acc: usize) -> bool {
         match self {

@@ -23,18 +23,21 @@ use crate::{ENTRY, GenError, Kernel, Launch, MAX_BLOCKS, TICKETS, Target, Varian
 const THREADS: i64 = 512;
 /// Bytes of one vector access.
 const WIDTH: i64 = 16;
-/// Minimum number of adjacent threads, where there are enough columns: 128 bytes.
-const MIN_ACROSS: i64 = 8;
+/// Minimum bytes that adjacent threads access of a row, where there are enough columns.
+const MIN_BYTES: i64 = 128;
 /// Columns per block where a thread has one column.
 const LANES: i64 = 32;
 /// Blocks per multiprocessor where they reduce: the last block has to read a partial result of each.
 const BLOCKS_EACH: i64 = 2;
 /// The same where they only store.
 const STORING_EACH: i64 = 16;
-/// Minimum number of rows of a thread that reduces.
-const MIN_ROWS: i64 = 2;
-/// Registers for rows whose loads are in flight.
-const MAX_REGISTERS: i64 = 36;
+/// Minimum number of rows of a thread that reduces: combining threads takes longer than adding a few rows.
+const MIN_ROWS: i64 = 4;
+/// Minimum number of rows whose loads are in flight, where a narrower vector achieves that.
+const IN_FLIGHT: i64 = 2;
+/// Registers of a thread for its accumulators, what is the same in every row, and rows whose loads are in flight. Two blocks
+/// on a multiprocessor leave 64 to a thread.
+const MAX_REGISTERS: i64 = 38;
 /// Maximum instructions of a body, times the columns and rows that one thread computes at once.
 const MAX_TEXT: i64 = 1024;
 
@@ -80,7 +83,7 @@ impl<'a> Columns<'a> {
         let mut columns =
             Columns { program, k, pairs, last, lanes: 1, across: LANES, parts: Vec::new(), wave };
         columns.lanes = columns.widest();
-        columns.across = (LANES / columns.lanes).max(MIN_ACROSS);
+        columns.across = (LANES / columns.lanes).max(MIN_BYTES / columns.bytes()).min(LANES);
         let points = hint(program, &volume(&k.outer)).max(1);
         while columns.across > 1 && columns.across / 2 * columns.lanes >= points {
             columns.across /= 2;
@@ -98,9 +101,18 @@ impl<'a> Columns<'a> {
             let small = |w: &VectorAccess| self.program.buffers[w.root].dtype.size() as i64 * lanes <= WIDTH;
             let moves = |s| self.walked(s, *lanes).into_iter().filter(|w| !w.fixed);
             let mut walked = looped().flat_map(moves).peekable();
-            rows && walked.peek().is_some() && walked.all(|w| small(&w))
+            let held = |s: &Stage| self.registers(s, *lanes, IN_FLIGHT) <= MAX_REGISTERS;
+            rows && walked.peek().is_some() && walked.all(|w| small(&w)) && looped().all(held)
         };
         [16, 8, 4, 2].into_iter().find(fits).unwrap_or(1)
+    }
+
+    /// Bytes that a thread accesses of a row, of the narrowest dtype.
+    fn bytes(&self) -> i64 {
+        let looped = self.k.stages.iter().filter(|s| !s.inner.is_empty());
+        let moved = looped.flat_map(|s| self.walked(s, self.lanes)).filter(|w| !w.fixed);
+        let sizes = moved.map(|w| self.program.buffers[w.root].dtype.size() as i64);
+        sizes.min().unwrap_or(4).max(1) * self.lanes
     }
 
     /// The memory of a stage that can be accessed as vectors of `lanes` columns.
@@ -164,16 +176,25 @@ impl<'a> Columns<'a> {
         self.across * self.lanes
     }
 
+    /// Registers that hold values of a thread while it loads this many rows of this many columns at once.
+    fn registers(&self, stage: &Stage, lanes: i64, rows: i64) -> i64 {
+        let sums = made(stage, self.pairs).iter().map(|m| m.registers(&self.k.accs)).sum::<i64>() * lanes;
+        let moves = self.walked(stage, lanes).into_iter().filter(|w| w.loaded).map(|w| {
+            let bytes = self.program.buffers[w.root].dtype.size() as i64 * lanes;
+            (bytes + 3) / 4 * if w.fixed { 1 } else { rows }
+        });
+        sums + moves.sum::<i64>()
+    }
+
     /// Rows that a thread loads at once.
     fn rows(&self, stage: &Stage) -> i64 {
         if divides(stage) {
             // NVRTC 13.0 crashes where it unrolls some loops that divide their counter.
             return 1;
         }
-        let loads =
-            self.walked(stage, self.lanes).iter().filter(|w| w.loaded && !w.fixed).count().max(1) as i64;
         let text = stage.insts.len() as i64 * self.lanes;
-        let fits = |rows: &i64| rows * loads * WIDTH / 4 <= MAX_REGISTERS && rows * text <= MAX_TEXT;
+        let fits =
+            |rows: &i64| self.registers(stage, self.lanes, *rows) <= MAX_REGISTERS && rows * text <= MAX_TEXT;
         [8, 4, 2].into_iter().find(fits).unwrap_or(1)
     }
 

@@ -101,10 +101,10 @@ fn team(program: &Program, k: &LoopKernel, wave: u32) -> Option<u32> {
     Some(wanted.next_power_of_two().min(1024))
 }
 
-/// Whether adjacent outer points are contiguous in memory and inner ones are not.
+/// Whether adjacent outer points are contiguous in memory and inner ones are not, in most of what is read.
 pub(crate) fn along_outer(program: &Program, k: &LoopKernel) -> bool {
     let Some(last) = k.outer.iter().rposition(|e| *e != SymExpr::ONE) else { return false };
-    let (mut along, mut across) = (0, 0);
+    let (mut along, mut across) = (0i64, 0i64);
     for stage in k.stages.iter().filter(|s| !s.inner.is_empty()) {
         let inner = (k.outer.len() + stage.inner.len() - 1) as u32;
         for inst in &stage.insts {
@@ -112,8 +112,10 @@ pub(crate) fn along_outer(program: &Program, k: &LoopKernel) -> bool {
             let address = program.buffers[*buf].address(index);
             let unit =
                 |v: u32| address.affine_in(&Atom::Loop(v)).is_some_and(|(coef, _)| coef == SymExpr::ONE);
-            along += usize::from(unit(last as u32));
-            across += usize::from(unit(inner));
+            // A number that every point of a row shares is read often, but from few places.
+            let elements = hint(program, &program.buffers[*buf].span());
+            along = along.saturating_add(elements * i64::from(unit(last as u32)));
+            across = across.saturating_add(elements * i64::from(unit(inner)));
         }
     }
     along > across

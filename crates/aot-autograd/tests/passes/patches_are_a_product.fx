@@ -1,4 +1,4 @@
-# test pass conv
+# test pass patches
 # Windows side by side cut an image into patches: the convolution is their product with the weight.
 fx 1.0
 
