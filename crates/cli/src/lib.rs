@@ -18,6 +18,7 @@ mod inputs;
 mod log;
 mod model;
 mod options;
+mod prepared;
 mod progress;
 mod report;
 mod show;
@@ -58,6 +59,10 @@ enum Command {
     Bench(commands::bench::Args),
     /// Explains a compiled model: operators, fused kernels, memory, and what is not supported.
     Explain(commands::explain::Args),
+    /// Compares every intermediate value of a compiled model with float64, and names the first operator that is wrong.
+    Verify(commands::verify::Args),
+    /// Makes a model that fails on a backend small: a graph of a few nodes with its inputs.
+    Minify(commands::minify::Args),
     /// Lists the backends, their devices, and why one cannot run here.
     Backends(commands::backends::Args),
     /// Lists and removes compiled programs that are kept on disk, and explains why a model would be compiled again.
@@ -77,6 +82,11 @@ pub fn main() -> ExitCode {
     if let Err(error) = log::start(cli.global.log.as_deref(), usual) {
         report::print(&error);
         return ExitCode::from(2);
+    }
+    if let Command::Minify(args) = &cli.command
+        && args.probe
+    {
+        return commands::minify::probe(args, &cli.global);
     }
     match run(&cli) {
         Ok(()) => ExitCode::SUCCESS,
@@ -98,6 +108,8 @@ fn run(cli: &Cli) -> Result<()> {
         Command::Graph(args) => commands::graph::run(args, &mut out),
         Command::Bench(args) => commands::bench::run(args, &cli.global, &mut out),
         Command::Explain(args) => commands::explain::run(args, &mut out),
+        Command::Verify(args) => commands::verify::run(args, &cli.global, &mut out),
+        Command::Minify(args) => commands::minify::run(args, &cli.global, &mut out),
         Command::Backends(args) => commands::backends::run(args, &mut out),
         Command::Cache(args) => commands::cache::run(args, &cli.global, &mut out),
         Command::Plugin(args) => commands::plugin::run(args, &mut out),
