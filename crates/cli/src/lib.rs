@@ -1,7 +1,7 @@
 //! The `ferroflux` command: reads the command line, calls the facade, prints. One file per subcommand in `commands`.
 //!
-//! Not here: any compiler work. Beyond the facade the command knows files (`model`, `golden`, `inputs`, `files`), text
-//! (`show`, `report`, `progress`) and drawings of stages (`diagram`). Results go to the standard output, everything else to
+//! Not here: any compiler work. Beyond the facade the command knows files (`model`, `golden`, `inputs`, `files`) and text
+//! (`show`, `report`, `progress`). Results go to the standard output, everything else to
 //! the standard error. Exit codes: 0 success, 1 failure, 2 an invalid command line.
 //!
 //! ```no_run
@@ -11,7 +11,6 @@
 
 mod commands;
 mod compare;
-mod diagram;
 mod files;
 pub mod golden;
 mod inputs;
@@ -100,6 +99,9 @@ pub fn main() -> ExitCode {
 }
 
 fn run(cli: &Cli) -> Result<()> {
+    if let Some(folder) = &cli.global.trace {
+        ferroflux::report::write_to(folder);
+    }
     // Not line-buffered: a listing of a large model is megabytes.
     let mut out = BufWriter::new(std::io::stdout().lock());
     let result = match &cli.command {
@@ -116,7 +118,7 @@ fn run(cli: &Cli) -> Result<()> {
     };
     // Results before a failure are shown.
     let flushed = out.flush().map_err(anyhow::Error::from);
-    result.and(flushed)
+    result.and(flushed).and(ferroflux::report::flush().map_err(anyhow::Error::from))
 }
 
 /// Only an error of the output itself is bare; those of other files carry their path.

@@ -70,3 +70,23 @@ fn what_does_not_fail_is_said() {
     let (code, _, err) = ferroflux(&["minify", &digits("digits.pt2"), "--out", "small.txt"]);
     assert_eq!(code, Some(2), "{err}");
 }
+
+#[test]
+fn every_command_writes_pages_where_it_is_told_to() {
+    let folder = tempfile::tempdir().unwrap();
+    let (pages, model, inputs) =
+        (folder.path().join("pages"), digits("digits.pt2"), digits("digits.safetensors"));
+    let common = ["run", &model, "--inputs", &inputs, "--backend", "oracle", "--cache", "off"];
+    let by_option: Vec<&str> = common.iter().copied().chain(["--trace", pages.to_str().unwrap()]).collect();
+    let (code, _, err) = ferroflux(&by_option);
+    assert_eq!(code, Some(0), "{err}");
+    let html = std::fs::read_to_string(pages.join("digits.html")).unwrap();
+    assert!(html.starts_with("<!DOCTYPE html>") && html.contains("aten.conv2d.default"));
+    let trace: Value =
+        serde_json::from_str(&std::fs::read_to_string(pages.join("trace.json")).unwrap()).unwrap();
+    assert!(trace["traceEvents"].as_array().unwrap().iter().any(|e| e["name"] == "call of digits"));
+    std::fs::remove_dir_all(&pages).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ferroflux"));
+    let status = command.args(common).env("FERROFLUX_TRACE", &pages).output().unwrap().status;
+    assert!(status.success() && pages.join("digits.html").exists());
+}

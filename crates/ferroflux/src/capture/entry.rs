@@ -14,7 +14,7 @@ use tensor::Tensor as HostTensor;
 use super::code::EntryCode;
 use super::tree::{Constant, Spec};
 use crate::Error;
-use crate::eager::{Tensor, force};
+use crate::eager::{Tensor, autocast_dtype, force};
 
 /// What a call gives to a compiled function.
 pub(super) struct CallArgs {
@@ -39,6 +39,8 @@ impl CallArgs {
 pub(super) struct Entry {
     constants: Vec<Constant>,
     grad: bool,
+    /// The type of mixed precision around the call.
+    autocast: Option<DType>,
     conditions: Vec<Box<dyn Condition>>,
     absent: Vec<Place>,
     pub(super) kind: EntryKind,
@@ -94,6 +96,7 @@ impl Entry {
         Entry {
             constants: args.constants.clone(),
             grad: dynamo::grad_enabled(),
+            autocast: autocast_dtype(),
             conditions: Vec::new(),
             absent: Vec::new(),
             kind: EntryKind::Broken(at, types, args.share_memory()),
@@ -146,6 +149,7 @@ impl Entry {
         Ok(Entry {
             constants: args.constants.clone(),
             grad,
+            autocast: autocast_dtype(),
             conditions,
             absent,
             kind: EntryKind::Whole(Box::new(whole)),
@@ -164,6 +168,11 @@ impl Entry {
         }
         if self.grad != dynamo::grad_enabled() {
             return Err(format!("whether gradients are recorded was {}, it is {}", self.grad, !self.grad));
+        }
+        if self.autocast != autocast_dtype() {
+            let name = |d: Option<DType>| d.map_or_else(|| "off".to_owned(), |d| d.to_string());
+            let (was, is) = (name(self.autocast), name(autocast_dtype()));
+            return Err(format!("mixed precision around the call was {was}, it is {is}"));
         }
         if let Some(condition) = self.conditions.iter().find(|c| !c.holds()) {
             return Err(condition.describe());

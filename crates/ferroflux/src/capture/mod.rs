@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use dynamo::frame::{self, Argument, Assign, Outcome};
-use dynamo::{Cell, DimRange, Seen, Value};
+use dynamo::{Cell, DimRange, GradMode, Seen, Value};
 use ir_core::Relation;
 
 pub use code::{BackendFn, Callable};
@@ -37,8 +37,9 @@ pub use explain::{BreakInfo, Explained};
 pub use options::{Compile, compile};
 pub use tree::{Arguments, Constant, Leaf, Results, Spec};
 
-use crate::Error;
 use crate::eager::{Tensor, force, mutate};
+use crate::profiler::{Category, span};
+use crate::{Error, report};
 use code::EntryCode;
 use entry::{CallArgs, Entry, EntryKind};
 use options::Settings;
@@ -97,6 +98,7 @@ impl<A: Arguments, R: Results> CompiledFn<A, R> {
             // Another function that calls this one is captured: both are one graph.
             return (self.function)(args).into_value();
         }
+        let _mode = self.settings.inference.then(|| GradMode::set(false));
         let call = self.call_args(&args)?;
         while let Some((entry, inputs)) = self.lookup(&call, &mut |_| {}) {
             match self.run(&entry, &call, inputs)? {
@@ -133,6 +135,7 @@ impl<A: Arguments, R: Results> CompiledFn<A, R> {
 
     /// The entry for a call, the one used last first; the guards that failed otherwise.
     fn lookup(&self, call: &CallArgs, failed: &mut dyn FnMut(String)) -> Option<(Arc<Entry>, Vec<Value>)> {
+        let _range = span(Category::Guards, || "guards".to_owned());
         let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
         // What runs by itself is the last resort.
         let whole = |e: &&Arc<Entry>| matches!(e.kind, EntryKind::Whole(_));
@@ -206,6 +209,14 @@ impl<A: Arguments, R: Results> CompiledFn<A, R> {
                 if tracing::enabled!(target: "guards", tracing::Level::DEBUG) {
                     entry.guards().iter().for_each(|guard| tracing::debug!(target: "guards", "{guard}"));
                 }
+                if let EntryKind::Whole(whole) = &entry.kind {
+                    let about = report::Function {
+                        guards: entry.guards(),
+                        recompiles: self.recompile_reasons(),
+                        captures: self.captures(),
+                    };
+                    report::captured(&whole.graph, &self.settings.options, about);
+                }
                 let entry = self.add(entry);
                 let wrong = |why: String| {
                     Error::Internal(format!(
@@ -258,6 +269,7 @@ impl<A: Arguments, R: Results> CompiledFn<A, R> {
         }
         let mut given = stand_ins.iter();
         let args = args.with_tensors(&mut |t| given.next().unwrap_or(t).clone());
+        let _range = span(Category::Capture, || "capture".to_owned());
         let ((value, outputs), outcome) = frame::capture(&arguments, self.settings.fullgraph, || {
             let value = (self.function)(args).into_value();
             let mut outputs = Vec::new();

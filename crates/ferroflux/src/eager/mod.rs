@@ -18,8 +18,10 @@
 //! ([`crate::capture`]).
 
 mod arithmetic;
+mod autocast;
 mod call;
 mod create;
+mod exchange;
 mod gradients;
 mod index;
 mod methods;
@@ -36,12 +38,13 @@ use tensor::{Element, Tensor as HostTensor};
 
 use crate::Error;
 
+pub use autocast::{AutocastMode, autocast, autocast_dtype};
 pub use call::{Input, call, call_all};
 pub use create::{Init, cat, stack};
 pub use dynamo::{GradMode, grad_enabled, manual_seed, no_grad};
 pub use index::Index;
-pub use run::compiled_pieces;
 pub(crate) use run::force;
+pub use run::{compiled_pieces, default_device, set_default_device};
 
 /// A tensor. Cheap to clone: clones are the same tensor, so that an in-place operator on one is seen by all.
 #[derive(Clone)]
