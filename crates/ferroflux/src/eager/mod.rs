@@ -172,6 +172,14 @@ impl Tensor {
         cell.get().ok_or(CaptureError::NotComputed)
     }
 
+    /// As [`value`](Tensor::value) where no function is captured on this thread, which saves asking for each tensor.
+    pub(crate) fn value_outside(&self) -> Result<Value, CaptureError> {
+        match (&self.0.view, &self.0.forward, &self.0.cell) {
+            (None, None, Ok(cell)) => cell.actual().ok_or(CaptureError::NotComputed),
+            _ => self.value(),
+        }
+    }
+
     /// Element type; that of a failed tensor is `f32`.
     pub fn dtype(&self) -> DType {
         self.value().map_or(DType::F32, |v| v.meta().dtype)

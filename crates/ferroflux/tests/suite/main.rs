@@ -27,6 +27,7 @@ mod random;
 mod random_in_loops;
 mod report;
 mod resnet18;
+mod threads;
 mod together;
 mod transforms;
 mod verify;
