@@ -102,6 +102,9 @@ fn run(cli: &Cli) -> Result<()> {
     if let Some(folder) = &cli.global.trace {
         ferroflux::report::write_to(folder);
     }
+    if matches!(cli.command, Command::Bench(_)) {
+        ferroflux::report::time_kernels();
+    }
     // Not line-buffered: a listing of a large model is megabytes.
     let mut out = BufWriter::new(std::io::stdout().lock());
     let result = match &cli.command {

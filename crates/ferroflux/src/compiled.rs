@@ -91,7 +91,7 @@ impl Compiled {
             lookup.iter().for_each(|l| l.tidy(&form.kernels));
         }
         let explanation = explain(program.graph(), Some(&form.kernels.program));
-        report::compiled(program, &form.kernels.program, options);
+        report::compiled(program, &form.kernels.program, backend, options);
         let Caller::Model(wiring) = form.caller else {
             return Err(Error::Internal("a compiled model without its inputs and outputs".into()));
         };

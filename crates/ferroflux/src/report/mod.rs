@@ -7,6 +7,7 @@
 //! and renamed. Not here: recording ([`crate::profiler`]).
 
 pub mod diagram;
+mod kernel_times;
 mod memory;
 mod page;
 
@@ -15,6 +16,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use fx_ir::Graph;
 use kernel_ir::Program as Kernels;
+use plugin_host::LoadedBackend;
 
 use crate::profiler::{Averages, Trace};
 use crate::{Error, Options, Program};
@@ -28,6 +30,8 @@ const MOST: usize = 64;
 /// What is written, and where.
 struct Reports {
     folder: PathBuf,
+    /// Whether kernels are timed.
+    kernels: bool,
     recording: crate::profiler::Recording,
     programs: Vec<About>,
 }
@@ -40,6 +44,8 @@ pub(crate) struct About {
     /// The graph whose lines the user knows.
     graph: Graph,
     kernels: Kernels,
+    /// Seconds of each kernel of a call alone; empty where they were not timed.
+    seconds: Vec<Option<f64>>,
     function: Option<Function>,
     /// The conditions on sizes.
     guards: Vec<String>,
@@ -64,7 +70,12 @@ fn reports() -> MutexGuard<'static, Option<Reports>> {
 
 impl Reports {
     fn new(folder: PathBuf) -> Reports {
-        Reports { folder, recording: crate::profiler::Recording::begin(), programs: Vec::new() }
+        Reports {
+            folder,
+            kernels: false,
+            recording: crate::profiler::Recording::begin(),
+            programs: Vec::new(),
+        }
     }
 
     fn add(&mut self, mut about: About) -> Result<(), Error> {
@@ -119,6 +130,20 @@ pub fn write_to(folder: impl Into<PathBuf>) {
     *reports() = Some(Reports::new(folder.into()));
 }
 
+/// Times each kernel of programs that are compiled from now on alone, for their pages. A kernel runs on zeros, with its memory in
+/// the cache as far as it fits, so the sum differs from the time of a call. Kernels with symbolic sizes are not timed.
+pub fn time_kernels() {
+    if let Some(reports) = reports().as_mut() {
+        reports.kernels = true;
+    }
+}
+
+/// The times of kernels, where they are wanted. The lock is not held meanwhile: a backend may compile.
+fn seconds(kernels: &Kernels, backend: &LoadedBackend, options: &Options) -> Vec<Option<f64>> {
+    let wanted = reports().as_ref().is_some_and(|r| r.kernels);
+    if wanted { kernel_times::alone(kernels, backend, options) } else { Vec::new() }
+}
+
 /// Writes all pages again, with the times until now, and the trace.
 ///
 /// # Errors
@@ -128,8 +153,10 @@ pub fn flush() -> Result<(), Error> {
 }
 
 /// A model was compiled.
-pub(crate) fn compiled(program: &Program, kernels: &Kernels, options: &Options) {
+pub(crate) fn compiled(program: &Program, kernels: &Kernels, backend: &LoadedBackend, options: &Options) {
+    let seconds = seconds(kernels, backend, options);
     note(|| About {
+        seconds,
         name: program.name().to_owned(),
         backend: options.backend.clone(),
         mode: options.mode.name(),
@@ -146,8 +173,14 @@ pub(crate) fn captured(graph: &Graph, options: &Options, function: Function) {
         return;
     }
     // The function's code has forgotten its kernels; they are made once more.
-    match kernels_of(graph) {
-        Ok(kernels) => note(|| About {
+    let made = kernels_of(graph).and_then(|kernels| {
+        let backend = crate::registry().load(&options.backend)?;
+        let seconds = seconds(&kernels, &backend, options);
+        Ok((kernels, seconds))
+    });
+    match made {
+        Ok((kernels, seconds)) => note(|| About {
+            seconds,
             name: graph.name.clone(),
             backend: options.backend.clone(),
             mode: options.mode.name(),

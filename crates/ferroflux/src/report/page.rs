@@ -21,7 +21,7 @@ pub(super) fn html(about: &About, times: &Averages) -> String {
         "backend": about.backend,
         "mode": about.mode,
         "nodes": nodes(&about.graph),
-        "kernels": kernel_list(&about.kernels),
+        "kernels": kernel_list(&about.kernels, &about.seconds),
         "boxes": [boxes_of_graph(&about.graph), boxes_of_kernels(&about.kernels)],
         "memory": memory::over_steps(&about.kernels),
         "constants": constants(&about.kernels),
@@ -84,17 +84,18 @@ fn boxes_of_graph(graph: &Graph) -> Vec<String> {
     names
 }
 
-/// Kernels in order, those that run once first: name, kind, nodes, text, whether it runs once.
-fn kernel_list(program: &Program) -> Vec<Value> {
-    let one = |step: &Step, once: bool| {
+/// Kernels in order, those that run once first: name, kind, nodes, text, whether it runs once, seconds where it was timed.
+fn kernel_list(program: &Program, seconds: &[Option<f64>]) -> Vec<Value> {
+    let one = |step: &Step, once: bool, seconds: Option<f64>| {
         let mut nodes = step.origins().to_vec();
         if let Step::Together(t) = step {
             nodes = t.steps.iter().flat_map(Step::origins).cloned().collect();
         }
-        json!([step.name(), step.kind(), nodes, step.to_string(), once])
+        json!([step.name(), step.kind(), nodes, step.to_string(), once, seconds])
     };
-    let once = program.init.iter().map(|s| one(s, true));
-    once.chain(program.steps.iter().map(|s| one(s, false))).collect()
+    let once = program.init.iter().map(|s| one(s, true, None));
+    let of = |n: usize| seconds.get(n).copied().flatten();
+    once.chain(program.steps.iter().enumerate().map(|(n, s)| one(s, false, of(n)))).collect()
 }
 
 /// For each box of the kernels' drawing the number of its kernel; -1 for inputs, weights and outputs.

@@ -3,15 +3,33 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use ferroflux::prelude::*;
 use ferroflux::profiler::{Action, Category, Profiler, Schedule, record_function};
 use ferroflux::{Options, Program, report};
 use serde_json::Value;
 
-/// The recorder and the folder are the process's.
-static ONE: Mutex<()> = Mutex::new(());
+/// The variable by which a process knows that it runs one test alone.
+const ALONE: &str = "FERROFLUX_TEST_ALONE";
+
+/// Runs a test in a process of its own, where it gives true: the recorder and the folder are the process's.
+fn alone(test: &str) -> bool {
+    if std::env::var_os(ALONE).is_some() {
+        return true;
+    }
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let output = command
+        .args(["--exact", &format!("report::{test}"), "--nocapture"])
+        .env(ALONE, "1")
+        .output()
+        .unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    println!("{}", text(&output.stdout));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("1 passed"), "no such test");
+    false
+}
 
 fn data(html: &str) -> Value {
     let (_, rest) = html.split_once("<script type=\"application/json\" id=\"data\">").unwrap();
@@ -81,9 +99,12 @@ fn check(page: &Path) -> Value {
 
 #[test]
 fn an_archive_has_a_page_and_a_trace() {
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    if !alone("an_archive_has_a_page_and_a_trace") {
+        return;
+    }
     let folder = std::env::temp_dir().join(format!("ferroflux-report-{}", std::process::id()));
     report::write_to(&folder);
+    report::time_kernels();
     let model = Program::load(testing::cases::digits("digits.pt2")).unwrap();
     let model = model.compile(&Options::new()).unwrap();
     let image = ferroflux::Tensor::zeros(DType::F32, &[4, 1, 8, 8]).unwrap();
@@ -93,6 +114,8 @@ fn an_archive_has_a_page_and_a_trace() {
     report::flush().unwrap();
     let data = check(&folder.join("digits.html"));
     assert_eq!(data["nodes"]["conv2d"][0], "aten.conv2d.default");
+    // The sizes of this model are symbols; a kernel alone has none.
+    assert!(data["kernels"].as_array().unwrap().iter().all(|k| k[5].is_null()));
     let memory: Vec<u64> = serde_json::from_value(data["memory"].clone()).unwrap();
     assert!(memory.iter().any(|n| *n > 0), "{memory:?}");
     let times = data["times"].as_array().unwrap();
@@ -111,7 +134,9 @@ fn an_archive_has_a_page_and_a_trace() {
 
 #[test]
 fn a_captured_function_has_its_guards_on_its_page() {
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    if !alone("a_captured_function_has_its_guards_on_its_page") {
+        return;
+    }
     let folder = std::env::temp_dir().join(format!("ferroflux-functions-{}", std::process::id()));
     report::write_to(&folder);
     let f = compile(|x: Tensor| (x.exp() + 1.0).sum()).build().unwrap();
@@ -126,15 +151,53 @@ fn a_captured_function_has_its_guards_on_its_page() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
+const FIXED: &str = r#"fx 1.0
+graph "fixed" {
+  %x: f32[64, 64] = input "x"
+  %w: f32[64, 64] = parameter "w"
+  %h: f32[64, 64] = aten.mm.default(%x, %w)
+  %s: f32[64, 64] = aten.softmax.int(%h, 1, none)
+  %y: f32[64, 64] = aten.mm.default(%s, %w)
+  return %y
+}
+"#;
+
+#[test]
+fn kernels_are_timed_alone_where_someone_asks() {
+    if !alone("kernels_are_timed_alone_where_someone_asks") {
+        return;
+    }
+    let folder = std::env::temp_dir().join(format!("ferroflux-kernels-{}", std::process::id()));
+    let weight = |w: &ferroflux::Weight| {
+        ferroflux::Tensor::zeros(w.dtype, &w.sizes).map(Some).map_err(|e| e.to_string())
+    };
+    let program = Program::from_graph(FIXED.parse().unwrap(), &weight).unwrap();
+    for timed in [false, true] {
+        report::write_to(&folder);
+        if timed {
+            report::time_kernels();
+        }
+        program.compile(&Options::new()).unwrap();
+        let data = check(&folder.join("fixed.html"));
+        let kernels = data["kernels"].as_array().unwrap();
+        assert!(kernels.len() >= 2);
+        let has = kernels.iter().all(|k| k[4] == true || k[5].as_f64().is_some_and(|s| s > 0.0 && s < 1.0));
+        assert_eq!(has, timed, "{kernels:?}");
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
 /// The page of a large network is small enough to open at once.
 #[test]
 fn the_page_of_resnet152_is_under_five_megabytes() {
+    if !alone("the_page_of_resnet152_is_under_five_megabytes") {
+        return;
+    }
     let Some(corpus) = testing::cases::corpus() else { return };
     let path = corpus.join("tv/resnet152.zip");
     if !path.exists() {
         return;
     }
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = std::env::temp_dir().join(format!("ferroflux-large-{}", std::process::id()));
     report::write_to(&folder);
     let archive = testing::cases::Cases::open(&path).unwrap().archive("resnet152").unwrap();
@@ -156,7 +219,9 @@ fn the_page_of_resnet152_is_under_five_megabytes() {
 
 #[test]
 fn a_schedule_records_its_active_steps_alone() {
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    if !alone("a_schedule_records_its_active_steps_alone") {
+        return;
+    }
     let schedule = Schedule { wait: 1, warmup: 1, active: 2, repeat: 2, ..Schedule::default() };
     let ready = std::sync::Arc::new(Mutex::new(Vec::new()));
     let own = ready.clone();
