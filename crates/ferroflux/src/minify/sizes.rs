@@ -54,9 +54,8 @@ fn step(case: &Case, search: &mut Search<'_>) -> Option<Case> {
 
 /// The case with the sizes of its tensors instead of symbols; `None` where it has none, or some that data determines.
 fn concrete(case: &Case) -> Option<Case> {
-    if case.graph.symbols.iter().next().is_none() {
-        return None;
-    }
+    // Without symbols there is nothing to do.
+    case.graph.symbols.iter().next()?;
     let mut known = Bindings::new();
     for (v, _, name) in case.graph.inputs() {
         let Some(tensor) = case.tensors.get(name) else { continue };

@@ -134,7 +134,7 @@ impl Runs {
         let operands = computed_operands(&self.graph, id);
         if self.given.contains(&v) {
             let eager = self.in_eager(&[v])?.pop();
-            return Ok(eager.map(|t| Ok::<_, Error>((t.clone(), widened(&t)?))).transpose()?);
+            return eager.map(|t| Ok((t.clone(), widened(&t)?))).transpose();
         }
         let known = if operands.is_empty() { Vec::new() } else { self.on_backend(&operands)? };
         let graph = returning(&self.graph, &[v]);
