@@ -5,8 +5,10 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;
 
+use ferroflux::optim::{Optimizer, Sgd};
 use ferroflux::prelude::*;
 use ferroflux::profiler::{Action, Category, Profiler, Schedule, record_function};
+use ferroflux::train::TrainOptions;
 use ferroflux::{Options, Program, report};
 use serde_json::Value;
 
@@ -129,6 +131,25 @@ fn an_archive_has_a_page_and_a_trace() {
     assert!(events.iter().any(|e| e["name"] == "functional" && e["dur"].as_f64().unwrap() > 0.0));
     // Nothing half-written is left.
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 2);
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn a_training_step_has_a_page() {
+    if !alone("a_training_step_has_a_page") {
+        return;
+    }
+    let folder = std::env::temp_dir().join(format!("ferroflux-steps-{}", std::process::id()));
+    report::write_to(&folder);
+    let program = Program::load(testing::cases::digits("digits_train.pt2")).unwrap();
+    let train = TrainOptions::new(Optimizer::Sgd(Sgd::default()));
+    program.train_step(&train, &Options::new()).unwrap();
+    let data = check(&folder.join("digits_train.html"));
+    let kernels = data["kernels"].as_array().unwrap();
+    let of =
+        |node: &str| kernels.iter().filter(|k| k[2].as_array().unwrap().iter().any(|n| n == node)).count();
+    // Gradients are named after the nodes that the page shows.
+    assert!(of("conv2d") == 1 && of("conv2d_grad") >= 1, "{kernels:?}");
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
