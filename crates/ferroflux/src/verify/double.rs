@@ -42,8 +42,9 @@ pub(super) fn in_double(graph: &Graph) -> Graph {
     graph
 }
 
-/// The results of calls whose values have no counterpart in double precision: random numbers, whose bits depend on the
-/// dtype, and the bits of a number as another dtype.
+/// The results of calls whose values are the same in double precision as in the interpreter: random numbers, whose bits depend on
+/// the dtype, the bits of a number as another dtype, and floats that no float goes into (filled tensors, conversions of
+/// integers), whose dtype may be nowhere in the call.
 pub(super) fn without_counterpart(graph: &Graph) -> Vec<ValueId> {
     let (prims, _) = prims::decompose_partial(graph);
     let mut drawing: FxHashSet<&str> = FxHashSet::default();
@@ -56,10 +57,15 @@ pub(super) fn without_counterpart(graph: &Graph) -> Vec<ValueId> {
             });
         }
     }
+    let is_float = |v: ValueId| graph.meta(v).is_some_and(|m| m.dtype.is_inexact());
     let mut found = Vec::new();
     for (id, node) in graph.iter() {
         let Some((target, _)) = node.as_call() else { continue };
-        if target == "aten.view.dtype" || drawing.contains(graph.node_name(id)) {
+        let mut reads = false;
+        node.for_each_use(&mut |v| reads |= is_float(v));
+        let made =
+            !reads && node.outputs.iter().any(|&v| is_float(v)) && !target.starts_with("higher_order.");
+        if made || target == "aten.view.dtype" || drawing.contains(graph.node_name(id)) {
             found.extend(node.outputs.iter().copied().filter(|&v| graph.meta(v).is_some()));
         }
     }

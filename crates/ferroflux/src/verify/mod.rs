@@ -31,7 +31,7 @@ mod double;
 mod judge;
 mod runs;
 
-use fx_ir::{Graph, NodeId, ValueId};
+use fx_ir::{Graph, NodeId, Uses, ValueId};
 use serde::Serialize;
 
 use crate::{Error, Input, Options, Program};
@@ -107,7 +107,10 @@ impl Program {
     pub fn verify(&self, inputs: &[Input], options: &Options) -> Result<Verification, Error> {
         let runs = Runs::new(self, inputs, options)?;
         let graph = &runs.graph;
-        let all = crate::surgery::computed(graph);
+        // What nothing reads is not computed, and archives state wrong types of it.
+        let uses = Uses::of(graph);
+        let all: Vec<ValueId> =
+            crate::surgery::computed(graph).into_iter().filter(|&v| !uses.is_dead(v)).collect();
         let mut values = Vec::with_capacity(all.len());
         for group in runs.groups(&all) {
             values.extend(judged(&runs, group)?);
@@ -135,7 +138,8 @@ fn judged(runs: &Runs, group: &[ValueId]) -> Result<Vec<ValueReport>, Error> {
         let whole = judge::distance(&got[n], &eager[n], &truth[n], tolerance);
         let mut own = None;
         if !(whole.fits && whole.clear) {
-            own = runs.alone(v)?.map(|(e, t)| judge::distance(&got[n], &e, &t, tolerance));
+            let known = |v: ValueId| Some(got[group.iter().position(|other| *other == v)?].clone());
+            own = runs.alone(v, &known)?.map(|(e, t)| judge::distance(&got[n], &e, &t, tolerance));
         }
         reports.push(report(&runs.graph, (v, id), whole, own));
     }

@@ -128,15 +128,24 @@ impl Runs {
     }
 
     /// The value that its call gives, in the interpreter and in double precision, for the operands that the backend
-    /// computes; `None` where the call cannot be separated from the others.
-    pub(super) fn alone(&self, v: ValueId) -> Result<Option<(Tensor, Tensor)>, Error> {
+    /// computes: those that are `known` of the same run, for another run may round them otherwise. `None` where the call cannot
+    /// be separated from the others.
+    pub(super) fn alone(
+        &self,
+        v: ValueId,
+        known: &dyn Fn(ValueId) -> Option<Tensor>,
+    ) -> Result<Option<(Tensor, Tensor)>, Error> {
         let id = self.graph.values[v].def;
         let operands = computed_operands(&self.graph, id);
         if self.given.contains(&v) {
             let eager = self.in_eager(&[v])?.pop();
             return eager.map(|t| Ok((t.clone(), widened(&t)?))).transpose();
         }
-        let known = if operands.is_empty() { Vec::new() } else { self.on_backend(&operands)? };
+        let known: Option<Vec<Tensor>> = operands.iter().map(|&v| known(v)).collect();
+        let known = match known {
+            Some(known) => known,
+            None => self.on_backend(&operands)?,
+        };
         let graph = returning(&self.graph, &[v]);
         let mut inputs = self.inputs.clone();
         inputs.extend(known.iter().map(Input::from));

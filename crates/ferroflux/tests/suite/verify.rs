@@ -121,3 +121,31 @@ fn random_numbers_and_symbolic_sizes_are_compared_too() {
         assert!(found.first.is_none(), "{backend}: {found:?}");
     }
 }
+
+const FILLED: &str = r#"fx 1.0
+graph "filled" {
+  %x: f32[4] = input "x"
+  %n: i64[4] = input "n"
+  %o: f32[4] = aten.ones.default([4], none, none, none, none)
+  %f: f32[4] = aten.to.dtype(%n, f32, false, false, none)
+  %y: f32[4] = aten.add.Tensor(%x, %o, 1)
+  %z: f32[4] = aten.mul.Tensor(%y, %f)
+  %m: f32[], %i: i64[] = aten.max.dim(%z, 0, false)
+  return %m
+}
+"#;
+
+/// The call of `ones` names no dtype, and nothing reads the position of the largest element.
+#[test]
+fn floats_that_no_float_goes_into_and_values_that_nothing_reads_are_no_obstacle() {
+    let program = Program::from_graph(FILLED.parse().unwrap(), &BTreeMap::new()).unwrap();
+    let x = Tensor::from_vec(vec![0.1_f32, 0.2, 0.3, 0.4], &[4]).unwrap();
+    let n = Tensor::from_vec(vec![3_i64, 1, 4, 1], &[4]).unwrap();
+    for backend in ["cpu", "eager", "oracle"] {
+        let inputs = [x.clone().into(), n.clone().into()];
+        let found = program.verify(&inputs, &Options::new().backend(backend)).unwrap();
+        let names: Vec<&str> = found.values.iter().map(|v| v.node.as_str()).collect();
+        assert_eq!(names, ["o", "f", "y", "z", "m"]);
+        assert!(found.first.is_none(), "{backend}: {found:?}");
+    }
+}
