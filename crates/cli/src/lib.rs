@@ -1,7 +1,7 @@
 //! The `ferroflux` command: reads the command line, calls the facade, prints. One file per subcommand in `commands`.
 //!
-//! Not here: any compiler work. Beyond the facade the command knows files (`model`, `golden`, `inputs`, `files`), text
-//! (`show`, `report`, `progress`) and drawings of stages (`diagram`). Results go to the standard output, everything else to
+//! Not here: any compiler work. Beyond the facade the command knows files (`model`, `golden`, `inputs`, `files`) and text
+//! (`show`, `report`, `progress`). Results go to the standard output, everything else to
 //! the standard error. Exit codes: 0 success, 1 failure, 2 an invalid command line.
 //!
 //! ```no_run
@@ -11,13 +11,13 @@
 
 mod commands;
 mod compare;
-mod diagram;
 mod files;
 pub mod golden;
 mod inputs;
 mod log;
 mod model;
 mod options;
+mod prepared;
 mod progress;
 mod report;
 mod show;
@@ -58,6 +58,10 @@ enum Command {
     Bench(commands::bench::Args),
     /// Explains a compiled model: operators, fused kernels, memory, and what is not supported.
     Explain(commands::explain::Args),
+    /// Compares every intermediate value of a compiled model with float64, and names the first operator that is wrong.
+    Verify(commands::verify::Args),
+    /// Makes a model that fails on a backend small: a graph of a few nodes with its inputs.
+    Minify(commands::minify::Args),
     /// Lists the backends, their devices, and why one cannot run here.
     Backends(commands::backends::Args),
     /// Lists and removes compiled programs that are kept on disk, and explains why a model would be compiled again.
@@ -78,6 +82,11 @@ pub fn main() -> ExitCode {
         report::print(&error);
         return ExitCode::from(2);
     }
+    if let Command::Minify(args) = &cli.command
+        && args.probe
+    {
+        return commands::minify::probe(args, &cli.global);
+    }
     match run(&cli) {
         Ok(()) => ExitCode::SUCCESS,
         // The reader of the output has closed it (`ferroflux graph … | head`).
@@ -90,6 +99,12 @@ pub fn main() -> ExitCode {
 }
 
 fn run(cli: &Cli) -> Result<()> {
+    if let Some(folder) = &cli.global.trace {
+        ferroflux::report::write_to(folder);
+    }
+    if matches!(cli.command, Command::Bench(_)) {
+        ferroflux::report::time_kernels();
+    }
     // Not line-buffered: a listing of a large model is megabytes.
     let mut out = BufWriter::new(std::io::stdout().lock());
     let result = match &cli.command {
@@ -98,13 +113,15 @@ fn run(cli: &Cli) -> Result<()> {
         Command::Graph(args) => commands::graph::run(args, &mut out),
         Command::Bench(args) => commands::bench::run(args, &cli.global, &mut out),
         Command::Explain(args) => commands::explain::run(args, &mut out),
+        Command::Verify(args) => commands::verify::run(args, &cli.global, &mut out),
+        Command::Minify(args) => commands::minify::run(args, &cli.global, &mut out),
         Command::Backends(args) => commands::backends::run(args, &mut out),
         Command::Cache(args) => commands::cache::run(args, &cli.global, &mut out),
         Command::Plugin(args) => commands::plugin::run(args, &mut out),
     };
     // Results before a failure are shown.
     let flushed = out.flush().map_err(anyhow::Error::from);
-    result.and(flushed)
+    result.and(flushed).and(ferroflux::report::flush().map_err(anyhow::Error::from))
 }
 
 /// Only an error of the output itself is bare; those of other files carry their path.

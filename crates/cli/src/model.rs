@@ -1,4 +1,5 @@
-//! Opens a model: a `.pt2` archive, or a corpus case (a `.zip` of one archive and its goldens).
+//! Opens a model: a `.pt2` archive, a corpus case (a `.zip` of one archive and its goldens), or a graph as text (`.fx`) with
+//! the safetensors file of its inputs and weights beside it.
 
 use std::fs::File;
 use std::io::Read;
@@ -6,6 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use ferroflux::minify::Case;
 use ferroflux::tensor::safetensors::SafetensorsFile;
 use ferroflux::{Program, SafetensorsSource};
 use zip::ZipArchive;
@@ -20,7 +22,7 @@ pub(crate) struct Model {
     pub(crate) name: String,
     /// The program; weights may be missing.
     pub(crate) program: Program,
-    /// The goldens of a corpus case.
+    /// The goldens of a corpus case, or the tensors beside a graph's text.
     pub(crate) golden: Option<SafetensorsFile>,
     /// Time that reading the archive took.
     pub(crate) read: Duration,
@@ -38,6 +40,12 @@ impl Model {
             return Ok(Model { name, program, golden: Some(golden), read: start.elapsed() });
         }
         let start = Instant::now();
+        if is_text(path) {
+            let case = Case::read(path).with_context(failed)?;
+            let program = case.program().with_context(failed)?.named(&name);
+            let golden = SafetensorsFile { tensors: case.tensors, ..SafetensorsFile::default() };
+            return Ok(Model { name, program, golden: Some(golden), read: start.elapsed() });
+        }
         let program = Program::load(path).with_context(failed)?;
         Ok(Model { name, program, golden: None, read: start.elapsed() })
     }
@@ -78,6 +86,10 @@ fn no_weight_found(model: &Model, path: &Path, file: &SafetensorsFile, prefix: &
         ),
         "give what the model's names begin with and the file's do not as `--weights-prefix`",
     )
+}
+
+fn is_text(path: &Path) -> bool {
+    path.extension().is_some_and(|e| e == "fx")
 }
 
 fn is_case(path: &Path) -> bool {

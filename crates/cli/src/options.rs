@@ -17,6 +17,10 @@ pub(crate) struct Global {
     /// Threads of one call; what the backend finds best where not given.
     #[arg(long, global = true, value_name = "N")]
     pub(crate) threads: Option<NonZeroUsize>,
+    /// Writes a page about each compiled program to this folder, and a trace for Chrome's and Perfetto's viewers. The variable
+    /// FERROFLUX_TRACE says the same.
+    #[arg(long, global = true, value_name = "DIR")]
+    pub(crate) trace: Option<PathBuf>,
     /// Folder of compiled programs, `off` for none; the user's cache folder where not given (docs/cache.md).
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) cache: Option<PathBuf>,

@@ -14,6 +14,7 @@ use crate::cache::{Caller, Form, Lookup, Stage, get_or_compile};
 use crate::complex_boundary::ComplexBoundary;
 use crate::graph_plugin;
 use crate::pipeline::{self, Cx, KernelOptions, Kernels, StageId};
+use crate::profiler::{Category, span};
 use crate::seeds::{seed_place, seed_tensor};
 use crate::{Error, Options};
 
@@ -87,6 +88,7 @@ pub(crate) fn compiled_or_refused(
     lines: &dyn Fn(&[Refusal]) -> Vec<String>,
 ) -> Result<LoadedExecutable, Error> {
     let _span = info_span!("backend compile", backend = backend.name()).entered();
+    let _range = span(Category::Compile, || format!("compile by {}", backend.name()));
     let error = match backend.compile(args) {
         Ok(executable) => return Ok(executable),
         Err(error @ HostError::Plugin { .. }) => error,
@@ -177,6 +179,7 @@ impl Code {
             constants.push((&c.name, bound_form(value, &kernels.buffers[c.buf], &self.backend)?));
         }
         let _span = info_span!("bind constants", count = constants.len()).entered();
+        let _range = span(Category::Compile, || "bind constants".to_owned());
         self.code.bind_values(&constants.iter().map(|(name, v)| (*name, v)).collect::<Vec<_>>())?;
         Ok(())
     }
@@ -353,7 +356,9 @@ impl Code {
         if let Some((place, seed)) = &seed {
             all.insert((*place).min(all.len()), Arg::Read(seed));
         }
+        let range = span(Category::Launch, || format!("run on {}", self.backend.name()));
         let outputs = execute(&self.code, &mut all)?;
+        drop(range);
         let (given, wanted) = (outputs.len(), self.in_place.iter().filter(|stays| !**stays).count());
         if given != wanted {
             return Err(Error::Internal(format!(

@@ -16,14 +16,17 @@ use crate::explain::{Explanation, explain};
 use crate::graph_plugin;
 use crate::inputs::{Arguments, Input, InputInfo};
 use crate::pipeline::{self, Cx, KernelOptions, StageId};
+use crate::profiler::{self, Category, span};
 use crate::recipe::Maker;
 use crate::seeds::Seeds;
-use crate::{Error, Options, Program};
+use crate::{Error, Options, Program, report};
 
 /// A model that is ready to run. Buffers that the model writes (running statistics, caches) are kept here, on the backend's
 /// device where it keeps tensors there, and are updated in place by calls; calls of such a model run one after another. A
 /// call that fails in the backend may leave them between their old and new values.
 pub struct Compiled {
+    /// The program's name.
+    name: String,
     backend: String,
     arguments: Arguments,
     code: Code,
@@ -88,6 +91,7 @@ impl Compiled {
             lookup.iter().for_each(|l| l.tidy(&form.kernels));
         }
         let explanation = explain(program.graph(), Some(&form.kernels.program));
+        report::compiled(program, &form.kernels.program, backend, options);
         let Caller::Model(wiring) = form.caller else {
             return Err(Error::Internal("a compiled model without its inputs and outputs".into()));
         };
@@ -135,6 +139,7 @@ impl Compiled {
     ) -> Result<Compiled, Error> {
         let state = initial(&wiring.state, weight, &code)?;
         Ok(Compiled {
+            name: program.name().to_owned(),
             backend: backend.into(),
             arguments: Arguments::of(program, &wiring.symbols, guards)?,
             code,
@@ -263,6 +268,15 @@ impl Compiled {
 
     /// Runs the code and keeps the state.
     fn run(&self, users: &[Value]) -> Result<Given, Error> {
+        let _range = span(Category::Launch, || format!("call of {}", self.name));
+        let arena = self.explanation.arena_bytes.unwrap_or(0);
+        profiler::memory("arena", arena);
+        let given = self.run_once(users);
+        profiler::memory("arena", 0);
+        given
+    }
+
+    fn run_once(&self, users: &[Value]) -> Result<Given, Error> {
         let state = self.state.lock();
         // A panic of another call cannot leave a tensor without memory; its values may be old or new, as documented above.
         let mut state = state.unwrap_or_else(PoisonError::into_inner);

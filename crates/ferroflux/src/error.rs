@@ -179,6 +179,9 @@ pub enum Error {
     /// A device tensor where a host tensor is required.
     #[error("the tensor {0} lies on a device that this backend does not have: copy it to the host first")]
     OtherDevice(String),
+    /// A file of NumPy's.
+    #[error(transparent)]
+    Npy(#[from] crate::npy::NpyError),
     /// A tensor operation of the host.
     #[error(transparent)]
     Tensor(#[from] tensor::TensorError),

@@ -21,6 +21,8 @@
 //! - [`train`], [`optim`]: gradients, and training steps compiled as one program.
 //! - [`prelude`]: what a program written in Rust uses: [`eager`] tensors with operators and gradients, [`nn`] modules, and
 //!   [`capture`]: `compile(f)` for Rust functions.
+//! - [`profiler`], [`report`]: where time goes; a page about each compiled program.
+//! - [`verify`], [`minify`]: the first operator with wrong numbers; small programs that still fail.
 //! - [`func`]: functions of tensors in Rust, and their transforms: `grad`, `vmap`, `jvp`, `hessian`, ….
 //! - [`list_backends`]: the available backends, and the reasons why others are not.
 //! - [`graph_backend`]: backends in Rust that take whole graphs (`eager`, `inspect`, your own), as plugins.
@@ -45,16 +47,22 @@ pub mod graph_backend;
 mod graph_plugin;
 mod inputs;
 mod lent;
+pub mod minify;
 pub mod nn;
+pub mod npy;
 pub mod optim;
 mod options;
 mod oracle;
 pub mod pipeline;
 pub mod prelude;
+pub mod profiler;
 mod program;
 mod recipe;
+pub mod report;
 mod seeds;
+mod surgery;
 pub mod train;
+pub mod verify;
 
 pub use compiled::Compiled;
 pub use error::Error;

@@ -2,4 +2,6 @@
 //! torchvision's and Hugging Face's models. Not here: weights, which safetensors files have.
 
 pub mod gpt2;
+pub mod llama;
 pub mod resnet;
+pub mod vit;

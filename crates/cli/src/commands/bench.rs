@@ -5,20 +5,17 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::golden::FormulaWeights;
 use anyhow::{Context, Result};
 use ferroflux::ir_core::Scalar;
 use ferroflux::optim::{Optimizer, Sgd};
-use ferroflux::tensor::safetensors::SafetensorsFile;
 use ferroflux::train::{Differentiated, TangentInfo, TrainOptions, TrainStep};
 use ferroflux::{Compiled, Input, Options, Tensor, Value, list_backends};
 use serde::Serialize;
 
-use crate::inputs::{self, SetArgs};
-use crate::model::{self, Model};
-use crate::options::{BackendArgs, Global, WeightArgs};
+use crate::model::Model;
+use crate::options::{BackendArgs, Global};
+use crate::prepared::GivenArgs;
 use crate::progress::Progress;
-use crate::synthetic_weights::SyntheticWeights;
 use crate::{report, show};
 
 /// Elements of an output whose mean is reported, and the largest output for which it is.
@@ -41,11 +38,8 @@ pub(crate) struct Args {
     /// How long each model is timed; at least five runs.
     #[arg(long, value_name = "S", default_value_t = 2.0)]
     seconds: f64,
-    /// Safetensors file with the inputs; made up where not given.
-    #[arg(long, value_name = "FILE")]
-    inputs: Option<PathBuf>,
     #[command(flatten)]
-    set: SetArgs,
+    given: GivenArgs,
     /// Measures forward and backward: the gradients of the loss with respect to all parameters.
     #[arg(long, conflicts_with = "inference")]
     train: bool,
@@ -57,8 +51,6 @@ pub(crate) struct Args {
     /// then slower than without.
     #[arg(long)]
     profile: bool,
-    #[command(flatten)]
-    weights: WeightArgs,
     #[command(flatten)]
     backend: BackendArgs,
     /// Prints one JSON object per model instead of text.
@@ -183,27 +175,15 @@ fn measure(path: &Path, args: &Args, global: &Global) -> Result<Measured> {
     })
 }
 
-/// Weights and inputs: from the given files, by the case's formulas, or synthetic.
+/// Weights and inputs; weights on the host where the work or the backend needs them there.
 fn prepare(model: &mut Model, args: &Args) -> Result<Vec<Input>> {
     let _progress = Progress::start(format!("{}: making weights and inputs", model.name));
-    let given: Option<SafetensorsFile> = args.inputs.as_deref().map(model::tensors).transpose()?;
-    model.fill_from_files(&args.weights)?;
-    for file in given.iter().chain(&model.golden) {
-        model.program.make_weights(&FormulaWeights::of(file)?);
-    }
-    model.program.make_weights(&SyntheticWeights);
+    let given = args.given.weights(model)?;
     let trains = args.train || (model.program.trains() && !args.inference);
     if trains || !ferroflux::keeps_tensors_on_a_device(&args.backend.backend)? {
         model.program.make_weights_now()?;
     }
-    let infos = model.program.inputs();
-    let set = args.set.of(&infos)?;
-    let Some(file) = given.as_ref().or(model.golden.as_ref()) else {
-        return inputs::any(&infos, &model.program.graph().symbols, &set);
-    };
-    // A case with symbolic sizes has several samples; the first is measured.
-    let prefix = if file.tensors.contains_key("s0.in0") { "s0." } else { "" };
-    inputs::from_file(&infos, file, prefix, &set)
+    args.given.inputs(model, given)
 }
 
 /// What is measured.

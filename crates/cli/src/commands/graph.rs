@@ -6,12 +6,13 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use ferroflux::fx_ir::draw::{Diagram, Style, graph_diagram, graph_diagram_by_module};
 use ferroflux::fx_ir::{Graph, text};
+use ferroflux::report::diagram;
 use ferroflux::{Program, pipeline};
 
 use crate::model::Model;
 use crate::progress::Progress;
 use crate::report::usage;
-use crate::{diagram, files, show};
+use crate::{files, show};
 
 /// Arguments of `graph`.
 #[derive(clap::Args)]

@@ -5,6 +5,8 @@ pub(crate) mod bench;
 pub(crate) mod cache;
 pub(crate) mod explain;
 pub(crate) mod graph;
+pub(crate) mod minify;
 pub(crate) mod plugin;
 pub(crate) mod run;
 pub(crate) mod train;
+pub(crate) mod verify;

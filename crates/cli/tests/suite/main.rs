@@ -4,6 +4,7 @@
 
 mod cache;
 mod command;
+mod debugging;
 mod documents;
 mod plugin;
 mod train;

@@ -14,16 +14,51 @@ use tensor::Tensor as HostTensor;
 use super::code::EntryCode;
 use super::tree::{Constant, Spec};
 use crate::Error;
-use crate::eager::{Tensor, force};
+use crate::eager::{Tensor, autocast_dtype, force};
 
-/// What a call gives to a compiled function.
-pub(super) struct CallArgs {
-    pub(super) tensors: Vec<Tensor>,
-    pub(super) values: Vec<Value>,
+/// What a call gives to a compiled function. A call of as many tensors as most have allocates nothing here.
+pub(super) struct CallArgs<'a> {
+    pub(super) tensors: SmallVec<[&'a Tensor; 16]>,
+    pub(super) values: SmallVec<[Value; 16]>,
     pub(super) constants: Vec<Constant>,
 }
 
-impl CallArgs {
+/// The inputs of a compiled form for a call that fits it.
+pub(super) struct Inputs(SmallVec<[Given; 16]>);
+
+/// One of them.
+enum Given {
+    /// The argument of this number.
+    Argument(usize),
+    /// A value from elsewhere.
+    Own(Value),
+}
+
+impl Inputs {
+    /// Of a form that needs none: the function runs by itself.
+    fn none() -> Inputs {
+        Inputs(SmallVec::new())
+    }
+
+    /// Computes what is only recorded, all of it as one piece. Arguments are computed already.
+    fn compute(&self) -> Result<(), Error> {
+        let recorded = self.0.iter().filter_map(|given| match given {
+            Given::Own(value) if value.data().is_none() => Some(value.clone()),
+            _ => None,
+        });
+        let recorded: Vec<Value> = recorded.collect();
+        if recorded.is_empty() { Ok(()) } else { force(&recorded) }
+    }
+
+    fn values<'a>(&'a self, args: &'a CallArgs<'_>) -> impl Iterator<Item = &'a Value> {
+        self.0.iter().map(|given| match given {
+            Given::Argument(n) => &args.values[*n],
+            Given::Own(value) => value,
+        })
+    }
+}
+
+impl CallArgs<'_> {
     /// Whether two of the tensors share memory.
     fn share_memory(&self) -> bool {
         let roots = self.tensors.iter().filter_map(|t| t.root_cell().ok()).map(Arc::as_ptr);
@@ -39,6 +74,8 @@ impl CallArgs {
 pub(super) struct Entry {
     constants: Vec<Constant>,
     grad: bool,
+    /// The type of mixed precision around the call.
+    autocast: Option<DType>,
     conditions: Vec<Box<dyn Condition>>,
     absent: Vec<Place>,
     pub(super) kind: EntryKind,
@@ -89,11 +126,12 @@ pub(super) struct Whole {
 const KEPT_SIZES: usize = 16;
 
 impl Entry {
-    pub(super) fn broken(args: &CallArgs, at: Break) -> Entry {
+    pub(super) fn broken(args: &CallArgs<'_>, at: Break) -> Entry {
         let types = args.values.iter().map(|v| (v.meta().dtype, v.meta().sizes.len())).collect();
         Entry {
             constants: args.constants.clone(),
             grad: dynamo::grad_enabled(),
+            autocast: autocast_dtype(),
             conditions: Vec::new(),
             absent: Vec::new(),
             kind: EntryKind::Broken(at, types, args.share_memory()),
@@ -103,7 +141,7 @@ impl Entry {
 
     /// Compiles a captured function.
     pub(super) fn whole(
-        args: &CallArgs,
+        args: &CallArgs<'_>,
         capture: Capture,
         (spec, outputs): (Spec, &[Tensor]),
         compile: &dyn Fn(Graph, &[Option<HostTensor>]) -> Result<EntryCode, Error>,
@@ -146,6 +184,7 @@ impl Entry {
         Ok(Entry {
             constants: args.constants.clone(),
             grad,
+            autocast: autocast_dtype(),
             conditions,
             absent,
             kind: EntryKind::Whole(Box::new(whole)),
@@ -154,7 +193,7 @@ impl Entry {
     }
 
     /// The inputs of the code, if the entry may be used for a call; the guard that failed otherwise.
-    pub(super) fn check(&self, args: &CallArgs) -> Result<Vec<Value>, String> {
+    pub(super) fn check(&self, args: &CallArgs<'_>) -> Result<Inputs, String> {
         if self.constants != args.constants {
             let pairs = self.constants.iter().zip(&args.constants).find(|(a, b)| a != b);
             return Err(pairs.map_or_else(
@@ -164,6 +203,11 @@ impl Entry {
         }
         if self.grad != dynamo::grad_enabled() {
             return Err(format!("whether gradients are recorded was {}, it is {}", self.grad, !self.grad));
+        }
+        if self.autocast != autocast_dtype() {
+            let name = |d: Option<DType>| d.map_or_else(|| "off".to_owned(), |d| d.to_string());
+            let (was, is) = (name(self.autocast), name(autocast_dtype()));
+            return Err(format!("mixed precision around the call was {was}, it is {is}"));
         }
         if let Some(condition) = self.conditions.iter().find(|c| !c.holds()) {
             return Err(condition.describe());
@@ -181,7 +225,7 @@ impl Entry {
                     v.meta().dtype == *dtype && v.meta().sizes.len() == *rank
                 };
                 match types.len() == args.values.len() && types.iter().zip(&args.values).all(same) {
-                    true => Ok(Vec::new()),
+                    true => Ok(Inputs::none()),
                     false => Err("the dtype or the number of dimensions of an argument differs".into()),
                 }
             }
@@ -229,7 +273,7 @@ fn make_constants(graph: &mut Graph, constants: &[Option<HostTensor>]) {
 }
 
 /// The value of a variable from outside, for this call.
-fn value_at(place: &Place, args: &CallArgs) -> Option<Value> {
+fn value_at(place: &Place, args: &CallArgs<'_>) -> Option<Value> {
     match place {
         Place::Argument(n) => match args.values.get(*n) {
             Some(value) => Some(value.clone()),
@@ -246,36 +290,42 @@ fn host(value: &Value) -> Result<HostTensor, Error> {
 }
 
 impl Whole {
-    fn check(&self, args: &CallArgs) -> Result<Vec<Value>, String> {
+    fn check(&self, args: &CallArgs<'_>) -> Result<Inputs, String> {
         if let Some((cell, _)) = self.frozen.iter().find(|(cell, version)| cell.version() != *version) {
             let what = cell.peek(|v| v.map(|v| format!("{:?}", v.meta())));
             return Err(format!("a frozen tensor was written: {}", what.unwrap_or_default()));
         }
-        let mut inputs = Vec::with_capacity(self.inputs.len());
+        let mut inputs = SmallVec::with_capacity(self.inputs.len());
         for (n, (source, tracked)) in self.inputs.iter().zip(&self.tracked).enumerate() {
             if self.code.is_constant(n) {
                 continue;
             }
+            let flows = |value: &Value| match value.is_tracked() == *tracked {
+                true => Ok(()),
+                false => {
+                    Err(format!("whether a tensor requires a gradient was {tracked}, it is {}", !tracked))
+                }
+            };
             inputs.push(match source {
-                Input::Constant(value) => value.clone(),
+                Input::Constant(value) => Given::Own(value.clone()),
+                Input::Variable(Place::Argument(n)) if *n < args.values.len() => {
+                    flows(&args.values[*n])?;
+                    Given::Argument(*n)
+                }
                 Input::Variable(place) => {
                     let value =
                         value_at(place, args).ok_or("a variable has no value that had one (a gradient)")?;
-                    if value.is_tracked() != *tracked {
-                        return Err(format!(
-                            "whether a tensor requires a gradient was {tracked}, it is {}",
-                            !tracked
-                        ));
-                    }
-                    value
+                    flows(&value)?;
+                    Given::Own(value)
                 }
             });
         }
         if !self.writes.is_empty() {
             self.shares_nothing(args)?;
         }
-        force(&inputs).map_err(|e| e.to_string())?;
-        let tensors: SmallVec<[&HostTensor; 16]> = inputs.iter().filter_map(Value::data).collect();
+        let inputs = Inputs(inputs);
+        inputs.compute().map_err(|e| e.to_string())?;
+        let tensors: SmallVec<[&HostTensor; 16]> = inputs.values(args).filter_map(Value::data).collect();
         let fits = self.code.fits(&tensors);
         drop(tensors);
         fits.map(|()| inputs).map_err(|e| e.to_string())
@@ -287,7 +337,7 @@ impl Whole {
     }
 
     /// What is written must not share memory with another tensor of the call.
-    fn shares_nothing(&self, args: &CallArgs) -> Result<(), String> {
+    fn shares_nothing(&self, args: &CallArgs<'_>) -> Result<(), String> {
         let root = |n: usize| args.tensors.get(n).and_then(|t| t.root_cell().ok()).map(Arc::as_ptr);
         let place = |place: &Place| match place {
             Place::Argument(n) => root(*n),
@@ -308,10 +358,10 @@ impl Whole {
     }
 
     /// Runs the code, gives variables from outside their new values, and gives the results.
-    pub(super) fn run(&self, args: &CallArgs, inputs: &[Value]) -> Result<Vec<Tensor>, Error> {
-        let tensors: Vec<HostTensor> = inputs.iter().filter_map(|v| v.data().cloned()).collect();
+    pub(super) fn run(&self, args: &CallArgs<'_>, inputs: &Inputs) -> Result<Vec<Tensor>, Error> {
+        let tensors: Vec<HostTensor> = inputs.values(args).filter_map(|v| v.data().cloned()).collect();
         let (results, seed) = self.code.run(&tensors)?;
-        let history = self.history(&tensors, inputs, &results, seed)?;
+        let history = self.history(&tensors, &mut inputs.values(args), &results, seed)?;
         {
             let _mode = GradMode::set(false);
             for (place, number) in &self.writes {
@@ -325,7 +375,7 @@ impl Whole {
                 None => results.get(k).cloned().map(|t| Tensor::new(Value::of(t))),
             },
             Returned::Source(k) => match self.inputs.get(k) {
-                Some(Input::Variable(Place::Argument(a))) => args.tensors.get(*a).cloned(),
+                Some(Input::Variable(Place::Argument(a))) => args.tensors.get(*a).map(|t| (*t).clone()),
                 _ => self.outside.get(n).cloned().flatten(),
             },
         };
@@ -337,7 +387,7 @@ impl Whole {
     fn history(
         &self,
         tensors: &[HostTensor],
-        inputs: &[Value],
+        inputs: &mut dyn Iterator<Item = &Value>,
         results: &[HostTensor],
         seed: u64,
     ) -> Result<Option<Vec<Value>>, Error> {
@@ -356,12 +406,12 @@ impl Whole {
             }
         };
         drop(cache);
-        Ok(Some(graph.record(inputs.to_vec(), seed, results.to_vec())?))
+        Ok(Some(graph.record(inputs.cloned().collect(), seed, results.to_vec())?))
     }
 }
 
 /// Gives a variable from outside its new value.
-fn write(place: &Place, args: &CallArgs, new: Option<Value>) -> Result<(), Error> {
+fn write(place: &Place, args: &CallArgs<'_>, new: Option<Value>) -> Result<(), Error> {
     match place {
         Place::Argument(n) => match (args.tensors.get(*n), new) {
             (Some(tensor), Some(new)) if *n < args.values.len() => {

@@ -29,18 +29,20 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use dynamo::frame::{self, Argument, Assign, Outcome};
-use dynamo::{Cell, DimRange, Seen, Value};
+use dynamo::{Cell, DimRange, GradMode, Seen, Value};
 use ir_core::Relation;
+use smallvec::SmallVec;
 
 pub use code::{BackendFn, Callable};
 pub use explain::{BreakInfo, Explained};
 pub use options::{Compile, compile};
 pub use tree::{Arguments, Constant, Leaf, Results, Spec};
 
-use crate::Error;
 use crate::eager::{Tensor, force, mutate};
+use crate::profiler::{Category, span};
+use crate::{Error, report};
 use code::EntryCode;
-use entry::{CallArgs, Entry, EntryKind};
+use entry::{CallArgs, Entry, EntryKind, Inputs};
 use options::Settings;
 
 type Function<A, R> = dyn Fn(A) -> R + Send + Sync;
@@ -97,11 +99,21 @@ impl<A: Arguments, R: Results> CompiledFn<A, R> {
             // Another function that calls this one is captured: both are one graph.
             return (self.function)(args).into_value();
         }
-        let call = self.call_args(&args)?;
+        let _mode = self.settings.inference.then(|| GradMode::set(false));
+        match self.compiled(&args)? {
+            Some(value) => Ok(value),
+            None => (self.function)(args).into_value(),
+        }
+    }
+
+    /// Runs the compiled form for these arguments, which is made now where there is none; `None` where the function must run by
+    /// itself.
+    fn compiled(&self, args: &A) -> Result<Option<R::Value>, Error> {
+        let call = self.call_args(args)?;
         while let Some((entry, inputs)) = self.lookup(&call, &mut |_| {}) {
             match self.run(&entry, &call, inputs)? {
-                Ran::Done(value) => return Ok(value),
-                Ran::ByItself => return (self.function)(args).into_value(),
+                Ran::Done(value) => return Ok(Some(value)),
+                Ran::ByItself => return Ok(None),
                 Ran::Changed => {}
             }
         }
@@ -111,28 +123,31 @@ impl<A: Arguments, R: Results> CompiledFn<A, R> {
         // Another thread may have captured the same meanwhile.
         while let Some((entry, inputs)) = self.lookup(&call, &mut |reason| failed.push(reason)) {
             match self.run(&entry, &call, inputs)? {
-                Ran::Done(value) => return Ok(value),
-                Ran::ByItself => return (self.function)(args).into_value(),
+                Ran::Done(value) => return Ok(Some(value)),
+                Ran::ByItself => return Ok(None),
                 Ran::Changed => failed.clear(),
             }
         }
         self.note(failed);
-        self.capture(&args, &call)
+        self.capture(args, &call).map(Some)
     }
 
-    fn call_args(&self, args: &A) -> Result<CallArgs, Error> {
-        let (mut tensors, mut constants) = (Vec::new(), Vec::new());
+    fn call_args<'a>(&self, args: &'a A) -> Result<CallArgs<'a>, Error> {
+        let (mut tensors, mut constants) = (SmallVec::<[&Tensor; 16]>::new(), Vec::new());
         args.visit(&mut |leaf| match leaf {
-            Leaf::Tensor(t) => tensors.push(t.clone()),
+            Leaf::Tensor(t) => tensors.push(t),
             Leaf::Constant(c) => constants.push(c),
         });
-        let values = tensors.iter().map(Tensor::value).collect::<Result<Vec<Value>, _>>()?;
+        let outside = !frame::is_active();
+        let value = |t: &&Tensor| if outside { t.value_outside() } else { t.value() };
+        let values = tensors.iter().map(value).collect::<Result<SmallVec<[Value; 16]>, _>>()?;
         force(&values)?;
         Ok(CallArgs { tensors, values, constants })
     }
 
     /// The entry for a call, the one used last first; the guards that failed otherwise.
-    fn lookup(&self, call: &CallArgs, failed: &mut dyn FnMut(String)) -> Option<(Arc<Entry>, Vec<Value>)> {
+    fn lookup(&self, call: &CallArgs<'_>, failed: &mut dyn FnMut(String)) -> Option<(Arc<Entry>, Inputs)> {
+        let _range = span(Category::Guards, || "guards".to_owned());
         let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
         // What runs by itself is the last resort.
         let whole = |e: &&Arc<Entry>| matches!(e.kind, EntryKind::Whole(_));
@@ -164,7 +179,7 @@ impl<A: Arguments, R: Results> CompiledFn<A, R> {
 
     /// Runs an entry. Calls that write are one after another, so that none loses what another one writes: what such a call
     /// reads is read again when it is its turn.
-    fn run(&self, entry: &Entry, call: &CallArgs, inputs: Vec<Value>) -> Result<Ran<R::Value>, Error> {
+    fn run(&self, entry: &Entry, call: &CallArgs<'_>, inputs: Inputs) -> Result<Ran<R::Value>, Error> {
         let EntryKind::Whole(whole) = &entry.kind else { return Ok(Ran::ByItself) };
         let turn = whole.writes().then(|| self.writing.lock().unwrap_or_else(PoisonError::into_inner));
         let inputs = match turn.is_some() {
@@ -180,7 +195,7 @@ impl<A: Arguments, R: Results> CompiledFn<A, R> {
     }
 
     /// Captures the function for a call, compiles it and runs it.
-    fn capture(&self, args: &A, call: &CallArgs) -> Result<R::Value, Error> {
+    fn capture(&self, args: &A, call: &CallArgs<'_>) -> Result<R::Value, Error> {
         self.seen
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -206,6 +221,14 @@ impl<A: Arguments, R: Results> CompiledFn<A, R> {
                 if tracing::enabled!(target: "guards", tracing::Level::DEBUG) {
                     entry.guards().iter().for_each(|guard| tracing::debug!(target: "guards", "{guard}"));
                 }
+                if let EntryKind::Whole(whole) = &entry.kind {
+                    let about = report::Function {
+                        guards: entry.guards(),
+                        recompiles: self.recompile_reasons(),
+                        captures: self.captures(),
+                    };
+                    report::captured(&whole.graph, &self.settings.options, about);
+                }
                 let entry = self.add(entry);
                 let wrong = |why: String| {
                     Error::Internal(format!(
@@ -228,9 +251,9 @@ impl<A: Arguments, R: Results> CompiledFn<A, R> {
     fn traced(
         &self,
         args: &A,
-        call: &CallArgs,
+        call: &CallArgs<'_>,
     ) -> Result<(Result<R::Value, Error>, Vec<Tensor>, Outcome), Error> {
-        let stand_ins = call.tensors.iter().map(Tensor::stand_in).collect::<Result<Vec<_>, _>>()?;
+        let stand_ins = call.tensors.iter().map(|t| t.stand_in()).collect::<Result<Vec<_>, _>>()?;
         let mut arguments = Vec::with_capacity(2 * stand_ins.len());
         for (n, (own, caller)) in stand_ins.iter().zip(&call.tensors).enumerate() {
             arguments.push(Argument {
@@ -258,6 +281,7 @@ impl<A: Arguments, R: Results> CompiledFn<A, R> {
         }
         let mut given = stand_ins.iter();
         let args = args.with_tensors(&mut |t| given.next().unwrap_or(t).clone());
+        let _range = span(Category::Capture, || "capture".to_owned());
         let ((value, outputs), outcome) = frame::capture(&arguments, self.settings.fullgraph, || {
             let value = (self.function)(args).into_value();
             let mut outputs = Vec::new();
@@ -294,7 +318,7 @@ impl<A: Arguments, R: Results> CompiledFn<A, R> {
 
     /// # Errors
     /// A size outside of its declared range.
-    fn within_ranges(&self, call: &CallArgs) -> Result<(), Error> {
+    fn within_ranges(&self, call: &CallArgs<'_>) -> Result<(), Error> {
         for (n, value) in call.values.iter().enumerate() {
             for (d, &size) in value.meta().sizes.iter().enumerate() {
                 let Some(range) = self.settings.range(n, d) else { continue };
@@ -414,7 +438,7 @@ impl Settings {
         &self,
         graph: fx_ir::Graph,
         constants: &[Option<tensor::Tensor>],
-        call: &CallArgs,
+        call: &CallArgs<'_>,
     ) -> Result<EntryCode, Error> {
         match &self.backend {
             None => EntryCode::compiled(graph, constants, &self.options),

@@ -6,13 +6,18 @@ use std::sync::Arc;
 
 use dynamo::DimRange;
 use fx_ir::Graph;
+use ir_core::DType;
 use tensor::Tensor as HostTensor;
 
 use super::{Arguments, BackendFn, Callable, CompiledFn, Function, Results};
+use crate::eager::{autocast, default_device};
 use crate::{Error, Mode, Options};
 
 /// Compiled forms that a function keeps, as PyTorch's recompile limit.
 const LIMIT: usize = 8;
+
+/// The option of backends whose sums would depend on the order in which threads end.
+const DETERMINISTIC: &str = "deterministic";
 
 /// The settings of a compiled function.
 #[derive(Clone)]
@@ -22,6 +27,7 @@ pub(super) struct Settings {
     pub(super) dynamic: Option<bool>,
     pub(super) fullgraph: bool,
     pub(super) freeze: bool,
+    pub(super) inference: bool,
     pub(super) limit: usize,
     pub(super) ranges: Vec<(usize, usize, DimRange)>,
 }
@@ -37,6 +43,7 @@ impl Settings {
 pub struct Compile<A, R> {
     function: Box<Function<A, R>>,
     settings: Settings,
+    deterministic: Option<bool>,
     types: PhantomData<fn(A) -> R>,
 }
 
@@ -48,15 +55,16 @@ where
     F: Fn(A) -> R + Send + Sync + 'static,
 {
     let settings = Settings {
-        options: Options::new(),
+        options: Options::new().backend(default_device()),
         backend: None,
         dynamic: None,
         fullgraph: false,
         freeze: false,
+        inference: false,
         limit: LIMIT,
         ranges: Vec::new(),
     };
-    Compile { function: Box::new(function), settings, types: PhantomData }
+    Compile { function: Box::new(function), settings, deterministic: None, types: PhantomData }
 }
 
 impl<A: Arguments, R: Results> Compile<A, R> {
@@ -108,6 +116,29 @@ impl<A: Arguments, R: Results> Compile<A, R> {
         self.settings.freeze = freeze;
         self
     }
+    /// Whether the function runs without recording anything for gradients, and with frozen tensors (see
+    /// [`freeze`](Compile::freeze)).
+    pub fn inference(mut self, inference: bool) -> Self {
+        self.settings.inference = inference;
+        self.settings.freeze |= inference;
+        self
+    }
+    /// Runs the function in mixed precision (see [`autocast`]).
+    pub fn autocast(mut self, lower: DType) -> Self
+    where
+        A: 'static,
+        R: 'static,
+    {
+        let function = self.function;
+        self.function = Box::new(move |args| autocast(lower, || function(args)));
+        self
+    }
+    /// Whether the same inputs give the same bits in every call: sums that a backend would add in any order are added in one. It
+    /// sets the option `deterministic` of backends that have it; the others always do so.
+    pub fn deterministic(mut self, deterministic: bool) -> Self {
+        self.deterministic = Some(deterministic);
+        self
+    }
     /// How many compiled forms are kept; the one that was not used for longest goes first.
     pub fn limit(mut self, entries: usize) -> Self {
         self.settings.limit = entries.max(1);
@@ -117,9 +148,14 @@ impl<A: Arguments, R: Results> Compile<A, R> {
     ///
     /// # Errors
     /// There is no such backend, or it cannot be loaded.
-    pub fn build(self) -> Result<CompiledFn<A, R>, Error> {
+    pub fn build(mut self) -> Result<CompiledFn<A, R>, Error> {
         if self.settings.backend.is_none() {
-            crate::registry().load(&self.settings.options.backend)?;
+            let backend = crate::registry().load(&self.settings.options.backend)?;
+            let has = backend.options().iter().any(|o| o.name == DETERMINISTIC);
+            if let Some(on) = self.deterministic.filter(|_| has) {
+                let value = if on { "on" } else { "off" };
+                self.settings.options = self.settings.options.backend_option(DETERMINISTIC, value);
+            }
         }
         Ok(CompiledFn::new(self.function, self.settings))
     }

@@ -44,7 +44,7 @@ impl fmt::Display for Constant {
 /// Arguments of a function.
 pub trait Arguments: Sized {
     /// Visits tensors and constants in a fixed order.
-    fn visit(&self, visit: &mut dyn FnMut(Leaf<'_>));
+    fn visit<'a>(&'a self, visit: &mut dyn FnMut(Leaf<'a>));
     /// The same with other tensors.
     fn with_tensors(&self, next: &mut dyn FnMut(&Tensor) -> Tensor) -> Self;
 }
@@ -76,7 +76,7 @@ pub trait Results: Sized {
 }
 
 impl Arguments for Tensor {
-    fn visit(&self, visit: &mut dyn FnMut(Leaf<'_>)) {
+    fn visit<'a>(&'a self, visit: &mut dyn FnMut(Leaf<'a>)) {
         visit(Leaf::Tensor(self));
     }
     fn with_tensors(&self, next: &mut dyn FnMut(&Tensor) -> Tensor) -> Self {
@@ -114,7 +114,7 @@ impl<T: Results> Results for Result<T, Error> {
 macro_rules! constants {
     ($($ty:ty => |$x:ident| $make:expr;)*) => {$(
         impl Arguments for $ty {
-            fn visit(&self, visit: &mut dyn FnMut(Leaf<'_>)) {
+            fn visit<'a>(&'a self, visit: &mut dyn FnMut(Leaf<'a>)) {
                 let $x = self;
                 visit(Leaf::Constant($make));
             }
@@ -137,7 +137,7 @@ constants! {
 }
 
 impl<T: Arguments> Arguments for Vec<T> {
-    fn visit(&self, visit: &mut dyn FnMut(Leaf<'_>)) {
+    fn visit<'a>(&'a self, visit: &mut dyn FnMut(Leaf<'a>)) {
         visit(Leaf::Constant(Constant::Length(self.len())));
         self.iter().for_each(|item| item.visit(visit));
     }
@@ -161,7 +161,7 @@ impl<T: Results> Results for Vec<T> {
 }
 
 impl<T: Arguments> Arguments for Option<T> {
-    fn visit(&self, visit: &mut dyn FnMut(Leaf<'_>)) {
+    fn visit<'a>(&'a self, visit: &mut dyn FnMut(Leaf<'a>)) {
         visit(Leaf::Constant(Constant::Length(usize::from(self.is_some()))));
         self.iter().for_each(|item| item.visit(visit));
     }
@@ -187,7 +187,7 @@ impl<T: Results> Results for Option<T> {
 }
 
 impl<T: Arguments, const N: usize> Arguments for [T; N] {
-    fn visit(&self, visit: &mut dyn FnMut(Leaf<'_>)) {
+    fn visit<'a>(&'a self, visit: &mut dyn FnMut(Leaf<'a>)) {
         self.iter().for_each(|item| item.visit(visit));
     }
     fn with_tensors(&self, next: &mut dyn FnMut(&Tensor) -> Tensor) -> Self {
@@ -199,7 +199,7 @@ macro_rules! tuples {
     ($($($name:ident $n:tt),*;)*) => {$(
         #[allow(clippy::unused_unit)] // the empty tuple is one of them
         impl<$($name: Arguments),*> Arguments for ($($name,)*) {
-            fn visit(&self, _visit: &mut dyn FnMut(Leaf<'_>)) {
+            fn visit<'a>(&'a self, _visit: &mut dyn FnMut(Leaf<'a>)) {
                 $(self.$n.visit(_visit);)*
             }
             fn with_tensors(&self, _next: &mut dyn FnMut(&Tensor) -> Tensor) -> Self {

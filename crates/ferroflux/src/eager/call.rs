@@ -6,7 +6,7 @@ use fx_ir::Arg;
 use ir_core::{DType, Scalar, TensorMeta};
 use prims::OpError;
 
-use super::{Tensor, force, mutate, run};
+use super::{AutocastMode, Tensor, autocast, force, mutate, run};
 use crate::Error;
 
 /// An argument of an operator.
@@ -23,6 +23,11 @@ pub enum Input {
 impl Input {
     /// Absent.
     pub const NONE: Input = Input::Operand(Operand::Arg(Arg::None));
+
+    /// Whether it is absent.
+    pub(super) fn is_none(&self) -> bool {
+        matches!(self, Input::Operand(Operand::Arg(Arg::None)))
+    }
 
     fn operand(&self) -> Result<Operand, CaptureError> {
         let item = |t: &Option<Tensor>| match t {
@@ -117,10 +122,14 @@ fn all(target: &str, inputs: &[Input]) -> Result<Vec<Tensor>, CaptureError> {
     let Some(op) = prims::lookup(target) else {
         let op = prims::functional_of(target).ok_or_else(unknown)?;
         let Some(Input::Tensor(first)) = inputs.first() else { return Err(unknown()) };
+        // As in PyTorch, mixed precision leaves in-place operators alone: their results have the type of their operand.
+        let _mode = AutocastMode::set(None);
         let new = all(&op.target, inputs)?.into_iter().next().ok_or_else(unknown)?;
         mutate::assign(first, new.value()?)?;
         return Ok(vec![first.clone()]);
     };
+    let cast = autocast::cast(op, inputs);
+    let inputs = cast.as_deref().unwrap_or(inputs);
     let operands = inputs.iter().map(Input::operand).collect::<Result<Vec<_>, _>>()?;
     let arguments: Option<Vec<Arg>> = op.schema.is_view().then(|| plain(&operands)).flatten();
     let values = values(record(op, operands)?)?;

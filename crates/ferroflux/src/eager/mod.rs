@@ -18,8 +18,10 @@
 //! ([`crate::capture`]).
 
 mod arithmetic;
+mod autocast;
 mod call;
 mod create;
+mod exchange;
 mod gradients;
 mod index;
 mod methods;
@@ -36,12 +38,13 @@ use tensor::{Element, Tensor as HostTensor};
 
 use crate::Error;
 
+pub use autocast::{AutocastMode, autocast, autocast_dtype};
 pub use call::{Input, call, call_all};
 pub use create::{Init, cat, stack};
 pub use dynamo::{GradMode, grad_enabled, manual_seed, no_grad};
 pub use index::Index;
-pub use run::compiled_pieces;
 pub(crate) use run::force;
+pub use run::{compiled_pieces, default_device, set_default_device};
 
 /// A tensor. Cheap to clone: clones are the same tensor, so that an in-place operator on one is seen by all.
 #[derive(Clone)]
@@ -167,6 +170,14 @@ impl Tensor {
             view.seen.store(version, Ordering::Release);
         }
         cell.get().ok_or(CaptureError::NotComputed)
+    }
+
+    /// As [`value`](Tensor::value) where no function is captured on this thread, which saves asking for each tensor.
+    pub(crate) fn value_outside(&self) -> Result<Value, CaptureError> {
+        match (&self.0.view, &self.0.forward, &self.0.cell) {
+            (None, None, Ok(cell)) => cell.actual().ok_or(CaptureError::NotComputed),
+            _ => self.value(),
+        }
     }
 
     /// Element type; that of a failed tensor is `f32`.

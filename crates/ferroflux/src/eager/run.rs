@@ -2,13 +2,14 @@
 //! belongs to a piece ([`dynamo::Piece`]).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 use dynamo::{Lru, Piece, PieceKey, Seen, Value};
 use tensor::Tensor as HostTensor;
 
 use crate::cache::Cache;
 use crate::func::CompiledFunc;
+use crate::profiler::{Category, span};
 use crate::{Error, Options};
 
 /// Pieces that are kept. A training loop has a handful; shapes that vary make one each.
@@ -30,6 +31,7 @@ pub(crate) fn force(values: &[Value]) -> Result<(), Error> {
     if piece.is_empty() {
         return Ok(());
     }
+    let _range = span(Category::Launch, || format!("recorded piece of {} calls", piece.calls()));
     let inputs = piece.inputs();
     let results = compiled(&piece, &inputs)?.call(&inputs)?;
     piece.store(results);
@@ -53,14 +55,20 @@ struct Class {
 /// Forms for several sizes that are kept of one structure.
 const KEPT_FORMS: usize = 4;
 
+impl Pieces {
+    fn none() -> Pieces {
+        Pieces { exact: Lru::new(KEPT), classes: Lru::new(KEPT) }
+    }
+}
+
+fn pieces() -> MutexGuard<'static, Pieces> {
+    static PIECES: OnceLock<Mutex<Pieces>> = OnceLock::new();
+    PIECES.get_or_init(|| Mutex::new(Pieces::none())).lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// The compiled form of a piece, from the cache or made now. Where the same structure ran on other sizes before, the sizes that
 /// differ are symbols, so that further sizes compile nothing.
 fn compiled(piece: &Piece, inputs: &[HostTensor]) -> Result<Arc<CompiledFunc>, Error> {
-    static PIECES: OnceLock<Mutex<Pieces>> = OnceLock::new();
-    let pieces = || {
-        let made = || Mutex::new(Pieces { exact: Lru::new(KEPT), classes: Lru::new(KEPT) });
-        PIECES.get_or_init(made).lock().unwrap_or_else(PoisonError::into_inner)
-    };
     let key = piece.key();
     if let Some(found) = pieces().exact.get(&key) {
         return Ok(found);
@@ -106,7 +114,7 @@ fn made(piece: &Piece, symbolic: &dyn Fn(usize, usize) -> bool) -> Result<Compil
     let graph = piece.graph(symbolic).map_err(|e| Error::Function(e.to_string()))?;
     tracing::debug!(target: "graph", calls = piece.calls(), "recorded calls are compiled\n{graph}");
     COMPILED.fetch_add(1, Ordering::Relaxed);
-    CompiledFunc::new(graph, options())
+    CompiledFunc::new(graph, &options())
 }
 
 /// Pieces that were compiled.
@@ -132,12 +140,41 @@ pub fn compiled_pieces() -> usize {
     COMPILED.load(Ordering::Relaxed)
 }
 
-/// The backend of pieces: the CPU's where it is linked in, else the interpreter. They are too many and too small for the
-/// cache on disk.
-fn options() -> &'static Options {
-    static OPTIONS: OnceLock<Options> = OnceLock::new();
-    OPTIONS.get_or_init(|| {
-        let options = Options::new().cache(Cache::Off);
-        if cfg!(feature = "cpu") { options } else { options.backend("eager") }
-    })
+/// The backend of recorded operators and of functions for which none is named.
+static DEVICE: RwLock<Option<String>> = RwLock::new(None);
+
+/// The backend that computes recorded operators, and functions for which [`compile`](crate::capture::compile) is given none: the
+/// CPU's where it is linked in, else the interpreter, until [`set_default_device`] names another.
+pub fn default_device() -> String {
+    let named = DEVICE.read().unwrap_or_else(PoisonError::into_inner).clone();
+    named.unwrap_or_else(|| if cfg!(feature = "cpu") { "cpu" } else { "eager" }.to_owned())
+}
+
+/// Names the backend that computes recorded operators from now on, in all threads, and functions that are compiled for no other.
+/// Tensors stay in the host's memory: what is computed on a device comes back.
+///
+/// ```
+/// use ferroflux::eager::{default_device, set_default_device};
+/// use ferroflux::prelude::*;
+///
+/// set_default_device("oracle")?;
+/// assert_eq!((Tensor::ones(&[2]) + 1.0).sum().item()?, 4.0);
+/// assert_eq!(default_device(), "oracle");
+/// assert!(set_default_device("abacus").is_err());
+/// # Ok::<(), ferroflux::Error>(())
+/// ```
+///
+/// # Errors
+/// There is no such backend, or it cannot be loaded.
+pub fn set_default_device(name: &str) -> Result<(), Error> {
+    crate::registry().load(name)?;
+    *DEVICE.write().unwrap_or_else(PoisonError::into_inner) = Some(name.to_owned());
+    // What was compiled for another one is not used again.
+    *pieces() = Pieces::none();
+    Ok(())
+}
+
+/// The options of pieces. They are too many and too small for the cache on disk.
+fn options() -> Options {
+    Options::new().backend(default_device()).cache(Cache::Off)
 }

@@ -123,3 +123,66 @@ impl Layer for TransformerEncoderLayer {
         self.norm2.forward(&(&x + self.feed_forward(&x)))
     }
 }
+
+/// A layer of a transformer's decoder, batch first, with ReLU: attention to what came before, then to the encoder's result.
+#[derive(Clone, Debug, derive::Module)]
+pub struct TransformerDecoderLayer {
+    /// Attention to the target sequence.
+    pub self_attn: MultiheadAttention,
+    /// Attention to the encoder's result.
+    pub multihead_attn: MultiheadAttention,
+    /// The first layer of the feed-forward part.
+    pub linear1: Linear,
+    /// The second one.
+    pub linear2: Linear,
+    /// After attention to the target sequence, or before it.
+    pub norm1: LayerNorm,
+    /// After attention to the encoder's result, or before it.
+    pub norm2: LayerNorm,
+    /// After the feed-forward part, or before it.
+    pub norm3: LayerNorm,
+    dropout: Dropout,
+    norm_first: bool,
+}
+
+impl TransformerDecoderLayer {
+    /// `heads` heads, a feed-forward part of `hidden` elements, dropout with probability `p`.
+    pub fn new(size: i64, heads: i64, hidden: i64, p: f64) -> TransformerDecoderLayer {
+        TransformerDecoderLayer {
+            self_attn: MultiheadAttention::new(size, heads).dropout(p),
+            multihead_attn: MultiheadAttention::new(size, heads).dropout(p),
+            linear1: Linear::new(size, hidden),
+            linear2: Linear::new(hidden, size),
+            norm1: LayerNorm::new(&[size]),
+            norm2: LayerNorm::new(&[size]),
+            norm3: LayerNorm::new(&[size]),
+            dropout: Dropout::new(p),
+            norm_first: false,
+        }
+    }
+    /// The same with normalization before the parts.
+    pub fn norm_first(self, norm_first: bool) -> TransformerDecoderLayer {
+        TransformerDecoderLayer { norm_first, ..self }
+    }
+
+    /// `x` is the target `[batch, length, size]`, `memory` the encoder's result `[batch, other, size]`. With `causal` a position
+    /// attends to itself and to those before it alone.
+    #[track_caller]
+    pub fn decode(&self, x: &Tensor, memory: &Tensor, causal: bool) -> Tensor {
+        let own = |x: &Tensor| self.dropout.forward(&self.self_attn.attend(x, x, x, None, causal));
+        let other =
+            |x: &Tensor| self.dropout.forward(&self.multihead_attn.attend(x, memory, memory, None, false));
+        let feed = |x: &Tensor| {
+            let hidden = self.dropout.forward(&self.linear1.forward(x).relu());
+            self.dropout.forward(&self.linear2.forward(&hidden))
+        };
+        if self.norm_first {
+            let x = x + own(&self.norm1.forward(x));
+            let x = &x + other(&self.norm2.forward(&x));
+            return &x + feed(&self.norm3.forward(&x));
+        }
+        let x = self.norm1.forward(&(x + own(x)));
+        let x = self.norm2.forward(&(&x + other(&x)));
+        self.norm3.forward(&(&x + feed(&x)))
+    }
+}

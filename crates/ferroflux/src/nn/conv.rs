@@ -79,14 +79,22 @@ impl<const N: usize> Conv<N> {
     }
 }
 
-impl<const N: usize> Layer for Conv<N> {
-    fn forward(&self, x: &Tensor) -> Tensor {
+impl<const N: usize> Conv<N> {
+    /// The convolution with another weight.
+    #[track_caller]
+    pub(super) fn convolve(&self, weight: &Tensor, x: &Tensor) -> Tensor {
         let Shape { stride, padding, dilation, groups } = &self.shape;
         let outer: &[i64] = &[0; N];
         let lists = [stride.as_slice().into(), padding.as_slice().into(), dilation.as_slice().into()];
-        let parameters = [(&*self.weight).into(), self.bias.as_deref().into()];
+        let parameters = [weight.into(), self.bias.as_deref().into()];
         let rest = [false.into(), outer.into(), (*groups).into()];
         x.call("aten.convolution.default", parameters.into_iter().chain(lists).chain(rest))
+    }
+}
+
+impl<const N: usize> Layer for Conv<N> {
+    fn forward(&self, x: &Tensor) -> Tensor {
+        self.convolve(&self.weight, x)
     }
 }
 
@@ -142,12 +150,20 @@ impl<const N: usize> ConvTranspose<N> {
     }
 }
 
-impl<const N: usize> Layer for ConvTranspose<N> {
-    fn forward(&self, x: &Tensor) -> Tensor {
+impl<const N: usize> ConvTranspose<N> {
+    /// The convolution with another weight.
+    #[track_caller]
+    pub(super) fn convolve(&self, weight: &Tensor, x: &Tensor) -> Tensor {
         let Shape { stride, padding, dilation, groups } = &self.shape;
         let lists = [stride.as_slice().into(), padding.as_slice().into(), dilation.as_slice().into()];
-        let parameters = [(&*self.weight).into(), self.bias.as_deref().into()];
+        let parameters = [weight.into(), self.bias.as_deref().into()];
         let rest = [true.into(), self.output_padding.as_slice().into(), (*groups).into()];
         x.call("aten.convolution.default", parameters.into_iter().chain(lists).chain(rest))
+    }
+}
+
+impl<const N: usize> Layer for ConvTranspose<N> {
+    fn forward(&self, x: &Tensor) -> Tensor {
+        self.convolve(&self.weight, x)
     }
 }

@@ -37,10 +37,12 @@
 //! Not here: operators ([`crate::eager`]) and the optimizers of compiled training steps ([`crate::optim`]).
 
 mod attention;
+mod bag;
 mod conv;
 mod layers;
 mod linear;
 mod norm;
+mod parametrize;
 mod recurrent;
 mod sequential;
 mod sgd;
@@ -57,7 +59,8 @@ use tensor::safetensors::SafetensorsFile;
 use crate::Error;
 use crate::eager::{Init, Tensor};
 
-pub use attention::{MultiheadAttention, TransformerEncoderLayer};
+pub use attention::{MultiheadAttention, TransformerDecoderLayer, TransformerEncoderLayer};
+pub use bag::{BagMode, EmbeddingBag};
 pub use conv::{
     Conv, Conv1d, Conv2d, Conv3d, ConvTranspose, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d,
 };
@@ -68,6 +71,7 @@ pub use layers::{
 };
 pub use linear::{Embedding, Linear};
 pub use norm::{BatchNorm, BatchNorm1d, BatchNorm2d, BatchNorm3d, GroupNorm, LayerNorm, RmsNorm};
+pub use parametrize::{SpectralNorm, WeightNorm, Weighted};
 pub use recurrent::{Gru, Lstm, Recurrent, Rnn};
 pub use sequential::Sequential;
 pub use sgd::Sgd;

@@ -8,6 +8,7 @@ use tracing::info_span;
 
 use super::observe::IN_PLACE;
 use super::{Cx, Error};
+use crate::profiler::{Category, span};
 
 /// A program, and where it stores new values of parameters and buffers.
 pub(crate) struct Kernels {
@@ -69,6 +70,7 @@ impl KernelOptions {
 /// Errors of the lowering.
 pub(crate) fn lower(optimized: &Graph, options: &KernelOptions, cx: &Cx<'_>) -> Result<Kernels, Error> {
     let _span = info_span!("inductor").entered();
+    let _range = span(Category::Compile, || "inductor".to_owned());
     let in_place = options.in_place && !cx.passes.skip.iter().any(|name| name == IN_PLACE);
     let written = match (in_place, options.inputs_in_place) {
         (true, true) => inductor::input_writes(optimized),

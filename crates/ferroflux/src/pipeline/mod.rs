@@ -33,6 +33,7 @@ pub use observe::names;
 pub(crate) use observe::{known, not_a_graph};
 
 use crate::Error;
+use crate::profiler::{Category, span};
 
 /// One stage: a function from a graph to a graph, and the dialect of its result.
 pub struct Stage {
@@ -180,7 +181,9 @@ pub(crate) fn run(mut graph: Graph, stages: RangeInclusive<StageId>, cx: &Cx<'_>
         observe::verified(&STAGES[first - 1], None, &graph)?;
     }
     for stage in &STAGES[first..=last] {
+        let span = span(Category::Compile, || stage.name.to_owned());
         graph = (stage.run)(graph, cx)?;
+        drop(span);
         cx.observer.behind(stage, None, &graph)?;
     }
     Ok(graph)

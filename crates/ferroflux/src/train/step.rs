@@ -16,7 +16,7 @@ use crate::inputs::{Arguments, Input, InputInfo};
 use crate::optim::Optimizer;
 use crate::pipeline::{self, Cx, KernelOptions};
 use crate::seeds::{fresh_base, seed_of};
-use crate::{Error, Options, Program, graph_plugin};
+use crate::{Error, Options, Program, graph_plugin, report};
 
 /// Gradient clipping before the update.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -249,6 +249,7 @@ impl Program {
             return Err(Error::Internal("a compiled training step without its inputs and outputs".into()));
         };
         let kernels = form.kernels.program;
+        report::compiled(self, &kernels, &backend, options);
         Ok(CompiledStep { plan, code, guards: kernels.guards.clone(), kernels: Some(kernels), from_cache })
     }
 

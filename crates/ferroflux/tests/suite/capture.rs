@@ -421,25 +421,26 @@ fn guards_of_sixteen_tensors_cost_little() {
     let f = f.dynamic(true).build().unwrap();
     let list: Vec<Tensor> = (0..16).map(|_| Tensor::rand(&[3, 4])).collect();
     f.call(list.clone()).unwrap();
-    let rounds = 20_000;
-    let start = std::time::Instant::now();
-    for _ in 0..rounds {
-        assert!(f.is_compiled_for(std::hint::black_box(&list)).unwrap());
-    }
-    println!("guards of 16 tensors: {:.0} ns", start.elapsed().as_nanos() as f64 / f64::from(rounds));
+    // The best of many short runs: what else the machine does counts least there.
+    let best = |what: &str, run: &mut dyn FnMut()| {
+        let mut batch = || {
+            let start = std::time::Instant::now();
+            (0..500).for_each(|_| run());
+            start.elapsed().as_nanos() as f64 / 500.0
+        };
+        let best = (0..40).map(|_| batch()).fold(f64::INFINITY, f64::min);
+        println!("{what}: {best:.0} ns");
+    };
+    best("guards of 16 tensors", &mut || assert!(f.is_compiled_for(std::hint::black_box(&list)).unwrap()));
     let one = compile(|x: Tensor| x + 1.0).build().unwrap();
     let x = Tensor::zeros(&[4]);
     one.call(x.clone()).unwrap();
-    let start = std::time::Instant::now();
-    for _ in 0..rounds {
+    best("a whole call of one tensor", &mut || {
         one.call(std::hint::black_box(x.clone())).unwrap();
-    }
-    println!("a whole call of one tensor: {:.0} ns", start.elapsed().as_nanos() as f64 / f64::from(rounds));
-    let start = std::time::Instant::now();
-    for _ in 0..rounds {
+    });
+    best("two recorded operators", &mut || {
         (std::hint::black_box(&x) * 2.0 + 1.0).compute().unwrap();
-    }
-    println!("two recorded operators: {:.0} ns", start.elapsed().as_nanos() as f64 / f64::from(rounds));
+    });
 }
 
 /// Two worlds with equal state: one runs a function as it is, the other one compiled.

@@ -9,7 +9,9 @@ use ferroflux::Program;
 use ferroflux::prelude::*;
 use ferroflux::tensor::{Tensor as HostTensor, formula, safetensors::SafetensorsFile};
 use models::gpt2::{Config, Gpt2};
+use models::llama::{self, Llama};
 use models::resnet::ResNet;
+use models::vit::VisionTransformer;
 use testing::cases::{Cases, corpus, data};
 use testing::compare::largest;
 
@@ -129,6 +131,82 @@ fn gpt2_gives_pytorchs_scores() {
     let config = Config { vocabulary: 512, positions: 128, size: 64, heads: 4, layers: 2 };
     let tokens: Tensor = (&golden.tensors["in0"]).into();
     three_ways("gpt2", Gpt2::new(&config), &tokens, &golden);
+}
+
+/// The archive and the golden file of a model of the corpus; `None` where there is no corpus.
+fn of_corpus(file: &str, name: &str) -> Option<(Vec<u8>, SafetensorsFile)> {
+    let path = corpus()?.join(file);
+    path.exists().then(|| case(&path, name))
+}
+
+#[test]
+fn llama_gives_pytorchs_scores() {
+    let Some((_, golden)) = of_corpus("hf/LlamaForCausalLM.zip", "LlamaForCausalLM") else { return };
+    let config = llama::Config {
+        vocabulary: 512,
+        size: 64,
+        hidden: 128,
+        layers: 2,
+        heads: 4,
+        kv_heads: 2,
+        eps: 1e-6,
+        theta: 10_000.0,
+    };
+    let tokens: Tensor = (&golden.tensors["in0"]).into();
+    three_ways("llama", Llama::new(&config), &tokens, &golden);
+}
+
+#[test]
+fn llama_takes_any_length() {
+    let config = llama::Config {
+        vocabulary: 16,
+        size: 8,
+        hidden: 12,
+        layers: 1,
+        heads: 2,
+        kv_heads: 1,
+        eps: 1e-6,
+        theta: 100.0,
+    };
+    let model = std::sync::Arc::new(Llama::new(&config));
+    let own = model.clone();
+    let compiled = compile(move |x: Tensor| own.forward(&x)).fullgraph(true).build().unwrap();
+    no_grad(|| {
+        for length in [5, 3, 9, 2, 7] {
+            let tokens = Tensor::arange(length).unsqueeze(0);
+            let (a, b) = (model.forward(&tokens), compiled.call(tokens.clone()).unwrap());
+            let (a, b) = (a.to_vec::<f32>().unwrap(), b.to_vec::<f32>().unwrap());
+            assert_eq!(a.len(), b.len());
+            assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() <= 1e-5 * (1.0 + a.abs())), "{length}");
+        }
+        assert_eq!(compiled.captures(), 2, "{:?}", compiled.recompile_reasons());
+    });
+}
+
+#[test]
+fn vit_gives_pytorchs_scores() {
+    let Some((archive, golden)) = of_corpus("tv/vit_b_16.zip", "vit_b_16") else { return };
+    let model = VisionTransformer::vit_b_16(1000);
+    let mut own: Vec<String> = model.state().into_iter().map(|(name, _)| format!("m.{name}")).collect();
+    let program = Program::from_bytes(archive).unwrap();
+    let mut names: Vec<String> = program.exported().weights.iter().map(|w| w.name.clone()).collect();
+    own.sort();
+    names.sort();
+    assert_eq!(own, names, "the names of torchvision");
+    let inputs: BTreeMap<String, serde_json::Value> =
+        serde_json::from_str(&golden.metadata["inputs"]).unwrap();
+    let scale = inputs["in0"]["scale"].as_f64().unwrap() as f32;
+    let name = inputs["in0"]["name"].as_str().unwrap();
+    let image = formula::fill(name, &[1, 3, 224, 224], scale, 0.0).unwrap();
+    load(&model, &golden);
+    let model = std::sync::Arc::new(model);
+    let own = std::sync::Arc::clone(&model);
+    let compiled = compile(move |x: Tensor| own.forward(&x)).freeze(true).fullgraph(true).build().unwrap();
+    no_grad(|| {
+        let image = Tensor::from(&image);
+        check("vit_b_16, eager", &model.forward(&image).to_host().unwrap(), &golden);
+        check("vit_b_16, compiled", &compiled.call(image.clone()).unwrap().to_host().unwrap(), &golden);
+    });
 }
 
 #[test]

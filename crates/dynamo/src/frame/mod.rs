@@ -6,19 +6,25 @@
 //! values are, tensors from outside get their new values, and the program goes on. Not here: when a captured graph may be used
 //! again (the facade compares the arguments), and the compilation.
 
+mod parts;
+mod variables;
+
 use std::cell::RefCell;
 use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use fx_ir::{Arg, Graph, InputKind, OriginId, Output, OutputKind, Symbol, ValueId, ValueType};
+use fx_ir::{Arg, Graph, OriginId, Output, OutputKind, ValueId};
 use ir_core::{Guard, Origin, Relation, SymExpr, TensorMeta};
 use prims::{Builder, Op, OpError};
 use rustc_hash::{FxHashMap, FxHashSet};
-use tensor::Tensor;
 
-use crate::node::{Call, Kind, Meta, Operand, Value};
-use crate::{CaptureError, Cell, Condition, DimRange, Size, body};
+use crate::node::{Call, Kind, Operand, Value};
+use crate::{CaptureError, Cell, Condition, Size, body};
+
+pub use parts::{Argument, Assign, Break, Capture, Outcome, Place, Returned, Source};
+use variables::Held;
+pub(crate) use variables::Shared;
 
 thread_local! {
     static FRAME: RefCell<Option<Frame>> = const { RefCell::new(None) };
@@ -26,119 +32,6 @@ thread_local! {
     /// Every place at which the program needs a value, while someone asks.
     static OBSERVED: RefCell<Option<Vec<Break>>> = const { RefCell::new(None) };
 }
-
-/// Gives a caller's variable a new value.
-pub type Assign = Arc<dyn Fn(Value) + Send + Sync>;
-
-/// An argument of a captured function.
-pub struct Argument {
-    /// The variable that the function is given. It is another one than the caller's, so that a tensor that is both an argument
-    /// and captured is two inputs; when the capture is over, it stands for the caller's.
-    pub cell: Arc<Cell>,
-    /// The caller's variable.
-    pub target: Arc<Cell>,
-    /// The variable whose memory it shares: itself, or the one that it is a view of.
-    pub root: Arc<Cell>,
-    /// Where its gradient is accumulated.
-    pub slot: Option<Arc<Cell>>,
-    /// How the caller's variable gets a new value where that is more than replacing it: a view is written through.
-    pub assign: Option<Assign>,
-    /// The range of each dimension that is to be symbolic.
-    pub dims: Vec<Option<DimRange>>,
-    /// Whether it becomes an input of the graph only if the function reads it (its gradient).
-    pub on_demand: bool,
-}
-
-/// A variable from outside of a captured function.
-#[derive(Clone)]
-pub enum Place {
-    /// The argument of this number.
-    Argument(usize),
-    /// A variable that the function has captured.
-    Cell(Arc<Cell>),
-}
-
-/// What an input of a captured graph is.
-#[derive(Clone)]
-pub enum Source {
-    /// The value of a variable.
-    Variable(Place),
-    /// A tensor that the function makes from data.
-    Constant(Tensor),
-}
-
-/// A result of a captured function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Returned {
-    /// The result of this number of the graph.
-    Result(usize),
-    /// The tensor of this input itself.
-    Source(usize),
-}
-
-/// A captured function.
-pub struct Capture {
-    /// Prims on symbolic sizes; its user inputs are `sources`, its outputs the results and new values of variables.
-    pub graph: Graph,
-    /// What the inputs are.
-    pub sources: Vec<Source>,
-    /// For each input whether a gradient flows to it.
-    pub tracked: Vec<bool>,
-    /// The results of the function.
-    pub returned: Vec<Returned>,
-    /// Variables from outside that the function writes, and the output with the new value; `None` empties the variable.
-    pub writes: Vec<(Place, Option<usize>)>,
-    /// Variables that must be empty.
-    pub absent: Vec<Place>,
-    /// Settings that the function has read.
-    pub conditions: Vec<Box<dyn Condition>>,
-}
-
-/// Where a capture ended early.
-#[derive(Clone, Debug)]
-pub struct Break {
-    /// The line of the program.
-    pub at: &'static Location<'static>,
-    /// Why.
-    pub reason: String,
-}
-
-/// How a capture ended.
-pub enum Outcome {
-    /// The whole function is one graph.
-    Whole(Box<Capture>),
-    /// The program read a value; the rest of it ran without capture.
-    Broken(Break),
-    /// It cannot be captured.
-    Failed(CaptureError),
-}
-
-/// A variable from outside, as the captured function sees it.
-struct Held {
-    cell: Arc<Cell>,
-    root: *const Cell,
-    assign: Option<Assign>,
-    place: Place,
-    /// Number of the input; none where it was empty.
-    source: Option<usize>,
-    value: Option<Value>,
-    written: bool,
-    writes: u64,
-    order: usize,
-}
-
-impl Held {
-    fn new(cell: Arc<Cell>, root: *const Cell, place: Place, order: usize) -> Held {
-        Held { cell, root, assign: None, place, source: None, value: None, written: false, writes: 0, order }
-    }
-
-    fn is_argument(&self) -> bool {
-        matches!(self.place, Place::Argument(_))
-    }
-}
-
-/// Two variables that the function uses share memory, and one of them is written: only running the program in order is right.
-pub(crate) struct Shared;
 
 /// The capture that runs on this thread.
 pub(crate) struct Frame {
@@ -324,143 +217,6 @@ impl Frame {
         frame
     }
 
-    /// Makes a variable from outside an input of the graph. A gradient of it goes to `slot`, or where its own goes.
-    fn lift(
-        &mut self,
-        address: *const Cell,
-        slot: Option<Arc<Cell>>,
-        dims: &[Option<DimRange>],
-    ) -> Option<Value> {
-        let held = self.held.get(&address)?;
-        let place = held.place.clone();
-        let Some(value) = held.cell.actual() else {
-            self.absent.push(place);
-            return None;
-        };
-        // A node of its own: two variables with one value are two inputs.
-        let alias = alias_of(&value, slot);
-        let v = self.input(alias.meta(), dims);
-        let source = self.sources.len();
-        self.sources.push(Source::Variable(place));
-        self.tracked.push(value.is_tracked());
-        self.name(&alias, v);
-        let held = self.held.get_mut(&address)?;
-        held.source = Some(source);
-        held.value = Some(alias.clone());
-        Some(alias)
-    }
-
-    /// A placeholder.
-    fn input(&mut self, meta: &Meta, dims: &[Option<DimRange>]) -> ValueId {
-        let name = format!("x{}", self.sources.len());
-        let sizes: Vec<SymExpr> = meta
-            .sizes
-            .iter()
-            .enumerate()
-            .map(|(d, &size)| match dims.get(d).copied().flatten() {
-                None => SymExpr::from_i64(size),
-                Some(DimRange { min, max }) => {
-                    let symbol = Symbol {
-                        name: format!("{name}.size({d})"),
-                        min,
-                        max,
-                        hint: Some(size),
-                        unbacked: false,
-                    };
-                    self.hints.push(size);
-                    SymExpr::sym(self.graph.add_symbol(symbol))
-                }
-            })
-            .collect();
-        let ty = ValueType::Tensor(TensorMeta::contiguous(meta.dtype, sizes));
-        let v = self.graph.placeholder(InputKind::User, name.clone(), &name, ty);
-        body::placed_first(&mut self.graph, v);
-        v
-    }
-
-    fn constant(&mut self, value: &Value) -> Option<ValueId> {
-        let tensor = value.data()?.clone();
-        let v = self.input(value.meta(), &[]);
-        self.sources.push(Source::Constant(tensor));
-        self.tracked.push(false);
-        self.name(value, v);
-        Some(v)
-    }
-
-    fn name(&mut self, value: &Value, v: ValueId) {
-        self.ids.insert(value.id(), v);
-        self.keep.push(value.clone());
-    }
-
-    /// Registers a variable that the function itself makes.
-    pub(crate) fn own(&mut self, cell: &Arc<Cell>) {
-        self.owned.insert(Arc::as_ptr(cell));
-        self.owned_cells.push(Arc::clone(cell));
-    }
-
-    /// The value of a variable for the function.
-    ///
-    /// # Errors
-    /// It shares memory with one that the function has written.
-    pub(crate) fn read(&mut self, cell: &Arc<Cell>) -> Result<Option<Value>, Shared> {
-        let address = Arc::as_ptr(cell);
-        if self.owned.contains(&address) {
-            return Ok(cell.actual());
-        }
-        if !self.held.contains_key(&address) {
-            if self.held.values().any(|h| h.written && h.root == address) {
-                return Err(Shared);
-            }
-            let (place, order) = (Place::Cell(Arc::clone(cell)), self.held.len());
-            let cell = Arc::clone(cell);
-            let held = Held::new(cell, address, place, order);
-            self.held.insert(address, held);
-            return Ok(self.lift(address, None, &[]));
-        }
-        match self.held.get(&address) {
-            Some(held) if !held.written && held.source.is_none() && held.is_argument() => {
-                Ok(self.lift(address, None, &[]))
-            }
-            held => Ok(held.and_then(|h| h.value.clone())),
-        }
-    }
-
-    /// Writes a variable; `false` for one that the function itself has made.
-    ///
-    /// # Errors
-    /// Another variable that the function uses shares its memory.
-    pub(crate) fn write(&mut self, cell: &Arc<Cell>, value: Option<Value>) -> Result<bool, Shared> {
-        if self.owned.contains(&Arc::as_ptr(cell)) {
-            return Ok(false);
-        }
-        self.read(cell)?;
-        let root = self.held.get(&Arc::as_ptr(cell)).map(|h| h.root);
-        if self.held.values().filter(|h| Some(h.root) == root).count() > 1 {
-            return Err(Shared);
-        }
-        if let Some(held) = self.held.get_mut(&Arc::as_ptr(cell)) {
-            held.value = value;
-            held.written = true;
-            held.writes += 1;
-        }
-        Ok(true)
-    }
-
-    /// Whether a variable is one of the function's variables for its arguments.
-    fn is_argument(&self, cell: &Arc<Cell>) -> bool {
-        self.held.get(&Arc::as_ptr(cell)).is_some_and(Held::is_argument)
-    }
-
-    /// How often the function has written a variable from outside.
-    pub(crate) fn writes(&self, cell: *const Cell) -> u64 {
-        self.held.get(&cell).map_or(0, |h| h.writes)
-    }
-
-    /// Whether the function itself has made a variable.
-    fn owns(&self, cell: &Arc<Cell>) -> bool {
-        self.owned.contains(&Arc::as_ptr(cell))
-    }
-
     /// The value's place in the graph.
     fn id(&mut self, value: &Value) -> Result<ValueId, OpError> {
         match self.ids.get(&value.id()).copied().or_else(|| self.constant(value)) {
@@ -640,14 +396,6 @@ impl Frame {
             conditions: self.conditions.into_iter().map(|(_, c)| c).collect(),
         })
     }
-}
-
-/// A node of its own with the same value, and the same part in gradients.
-fn alias_of(value: &Value, slot: Option<Arc<Cell>>) -> Value {
-    let slot = value.slot().map(|own| slot.unwrap_or_else(|| Arc::clone(own)));
-    let (of, meta) = (value.clone(), value.meta().clone());
-    let tracked = value.is_tracked();
-    Value { call: Call::new(Kind::Alias { of, slot }, Vec::new(), vec![meta], tracked), out: 0 }
 }
 
 impl Value {

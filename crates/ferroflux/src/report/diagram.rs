@@ -3,9 +3,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use ferroflux::fx_ir::draw::{Diagram, DrawCluster, DrawEdge, DrawNode, Style};
-use ferroflux::fx_ir::{Graph, InputKind, Node, NodeId, NodeKind, Uses, ValueId};
-use ferroflux::kernel_ir::{BufId, Buffer, Program, Step, Storage};
+use fx_ir::draw::{Diagram, DrawCluster, DrawEdge, DrawNode, Style};
+use fx_ir::{Graph, InputKind, Node, NodeId, NodeKind, Uses, ValueId};
+use kernel_ir::{BufId, Buffer, Program, Step, Storage};
 
 /// Most lines of a box that list fused operators; the tooltip has all of them.
 const LISTED: usize = 6;
@@ -15,7 +15,7 @@ const LISTED: usize = 6;
 /// A kernel names its captured calls, and so does a primitive: a call whose primitives are in several kernels is split by
 /// kind (run once, templates, loops); an operator that several kernels compute is shown in the first. A weight is in the
 /// frame of its users if they share one.
-pub(crate) fn fused(prims: &Graph, program: &Program) -> Diagram {
+pub fn fused(prims: &Graph, program: &Program) -> Diagram {
     let mut diagram = Diagram { title: prims.name.clone(), ..Diagram::default() };
     let groups = Groups::of(prims, program, &mut diagram);
     let uses = Uses::of(prims);
@@ -193,7 +193,7 @@ fn hue(step: &Step) -> Style {
 
 /// The program: one box per kernel, an arrow from the writer of a buffer to each reader. The steps that run once, when the
 /// weights are bound, is in a frame.
-pub(crate) fn kernels(program: &Program) -> Diagram {
+pub fn kernels(program: &Program) -> Diagram {
     let title = program.name.clone();
     let mut maker =
         KernelDiagram { program, diagram: Diagram { title, ..Diagram::default() }, writer: HashMap::new() };

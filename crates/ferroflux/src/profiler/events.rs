@@ -1,0 +1,142 @@
+//! The recorder of a process: events of all threads while someone records. Where nobody does, a range costs one load.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
+
+/// What a range is a part of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Category {
+    /// Stages of the compiler.
+    Compile,
+    /// The capture of functions.
+    Capture,
+    /// Guards, and the search for a compiled form.
+    Guards,
+    /// Calls of compiled programs.
+    Launch,
+    /// Memory in use.
+    Memory,
+    /// The program's own ranges.
+    User,
+}
+
+impl Category {
+    /// Its name in traces.
+    pub fn name(self) -> &'static str {
+        match self {
+            Category::Compile => "compile",
+            Category::Capture => "capture",
+            Category::Guards => "guards",
+            Category::Launch => "launch",
+            Category::Memory => "memory",
+            Category::User => "user",
+        }
+    }
+}
+
+/// A range of a thread's time, or an amount of memory from a time on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event {
+    /// Its name.
+    pub name: String,
+    /// What it is a part of.
+    pub category: Category,
+    /// A number for each thread, from 1 on.
+    pub thread: usize,
+    /// Nanoseconds since the first event of the process.
+    pub start: u64,
+    /// Nanoseconds; 0 of an amount.
+    pub duration: u64,
+    /// Bytes, of an amount.
+    pub bytes: Option<u64>,
+}
+
+/// Events beyond these are not kept: a program that never stops recording must not take all memory.
+const MOST: usize = 1 << 20;
+
+static RECORDINGS: AtomicUsize = AtomicUsize::new(0);
+static EVENTS: Mutex<Vec<Event>> = Mutex::new(Vec::new());
+
+fn events() -> MutexGuard<'static, Vec<Event>> {
+    EVENTS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn now() -> u64 {
+    static BEGIN: OnceLock<Instant> = OnceLock::new();
+    u64::try_from(BEGIN.get_or_init(Instant::now).elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn thread() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(1);
+    thread_local! {
+        static OWN: usize = NEXT.fetch_add(1, Ordering::Relaxed);
+    }
+    OWN.with(|own| *own)
+}
+
+fn is_recording() -> bool {
+    RECORDINGS.load(Ordering::Relaxed) > 0
+}
+
+fn keep(event: Event) {
+    let mut events = events();
+    if events.len() < MOST {
+        events.push(event);
+    }
+}
+
+/// A range that ends when it is dropped.
+pub(crate) struct Span(Option<(String, Category, u64)>);
+
+/// Begins a range, if someone records.
+pub(crate) fn span(category: Category, name: impl FnOnce() -> String) -> Span {
+    Span(is_recording().then(|| (name(), category, now())))
+}
+
+impl Drop for Span {
+    fn drop(&mut self) {
+        if let Some((name, category, start)) = self.0.take() {
+            let duration = now().saturating_sub(start);
+            keep(Event { name, category, thread: thread(), start, duration, bytes: None });
+        }
+    }
+}
+
+/// Notes the bytes that are in use from now on.
+pub(crate) fn memory(name: &str, bytes: u64) {
+    if is_recording() {
+        let (name, thread, start) = (name.to_owned(), thread(), now());
+        keep(Event { name, category: Category::Memory, thread, start, duration: 0, bytes: Some(bytes) });
+    }
+}
+
+/// Someone who records.
+pub(crate) struct Recording {
+    start: u64,
+}
+
+impl Recording {
+    pub(crate) fn begin() -> Recording {
+        RECORDINGS.fetch_add(1, Ordering::Relaxed);
+        Recording { start: now() }
+    }
+
+    /// What began since the beginning, so far.
+    pub(crate) fn so_far(&self) -> Vec<Event> {
+        events().iter().filter(|e| e.start >= self.start).cloned().collect()
+    }
+
+    /// What began since the beginning.
+    pub(crate) fn end(self) -> Vec<Event> {
+        self.so_far()
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        if RECORDINGS.fetch_sub(1, Ordering::Relaxed) == 1 {
+            *events() = Vec::new();
+        }
+    }
+}

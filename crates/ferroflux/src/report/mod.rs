@@ -1,0 +1,210 @@
+//! A page about each compiled program: its stages side by side, from a line of the source to the kernels it became and their
+//! text, times, memory, guards and recompilations. One HTML file without anything from elsewhere, and the trace of the process
+//! beside it.
+//!
+//! `FERROFLUX_TRACE=DIR`, or [`write_to`], makes every compilation write `DIR/NAME.html`; [`flush`] writes the pages again with
+//! the times of the calls since, and `DIR/trace.json` for Chrome's and Perfetto's viewers. Files are written under another name
+//! and renamed. Not here: recording ([`crate::profiler`]).
+
+pub mod diagram;
+mod kernel_times;
+mod memory;
+mod page;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use fx_ir::Graph;
+use kernel_ir::Program as Kernels;
+use plugin_host::LoadedBackend;
+
+use crate::profiler::{Averages, Trace};
+use crate::{Error, Options, Program};
+
+/// The variable that names the folder.
+pub const VARIABLE: &str = "FERROFLUX_TRACE";
+
+/// Programs of which pages are kept in memory.
+const MOST: usize = 64;
+
+/// What is written, and where.
+struct Reports {
+    folder: PathBuf,
+    /// Whether kernels are timed.
+    kernels: bool,
+    recording: crate::profiler::Recording,
+    programs: Vec<About>,
+}
+
+/// A compiled program.
+pub(crate) struct About {
+    name: String,
+    backend: String,
+    mode: &'static str,
+    /// The graph whose lines the user knows.
+    graph: Graph,
+    kernels: Kernels,
+    /// Seconds of each kernel of a call alone; empty where they were not timed.
+    seconds: Vec<Option<f64>>,
+    function: Option<Function>,
+    /// The conditions on sizes.
+    guards: Vec<String>,
+}
+
+/// What is known of a captured function.
+pub(crate) struct Function {
+    pub(crate) guards: Vec<String>,
+    /// The guards that failed before.
+    pub(crate) recompiles: Vec<String>,
+    pub(crate) captures: usize,
+}
+
+fn reports() -> MutexGuard<'static, Option<Reports>> {
+    static REPORTS: OnceLock<Mutex<Option<Reports>>> = OnceLock::new();
+    let of_environment = || {
+        let folder = std::env::var_os(VARIABLE).filter(|f| !f.is_empty());
+        Mutex::new(folder.map(|folder| Reports::new(PathBuf::from(folder))))
+    };
+    REPORTS.get_or_init(of_environment).lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Reports {
+    fn new(folder: PathBuf) -> Reports {
+        Reports {
+            folder,
+            kernels: false,
+            recording: crate::profiler::Recording::begin(),
+            programs: Vec::new(),
+        }
+    }
+
+    fn add(&mut self, mut about: About) -> Result<(), Error> {
+        if self.programs.len() >= MOST {
+            return Ok(());
+        }
+        let taken = |name: &str, all: &[About]| all.iter().any(|other| other.name == name);
+        let (base, mut n) = (file_name(&about.name), 1);
+        about.name = base.clone();
+        while taken(&about.name, &self.programs) {
+            n += 1;
+            about.name = format!("{base}-{n}");
+        }
+        self.programs.push(about);
+        let times = Trace { events: self.recording.so_far() }.key_averages();
+        self.programs.last().map_or(Ok(()), |about| self.write(about, &times))
+    }
+
+    fn write(&self, about: &About, times: &Averages) -> Result<(), Error> {
+        let html = page::html(about, times);
+        self.file(&format!("{}.html", about.name), html.as_bytes())
+    }
+
+    fn file(&self, name: &str, bytes: &[u8]) -> Result<(), Error> {
+        let failed = |path: &Path| {
+            let path = path.to_owned();
+            move |source| Error::Io { path, source }
+        };
+        std::fs::create_dir_all(&self.folder).map_err(failed(&self.folder))?;
+        let path = self.folder.join(name);
+        ir_core::write_whole(&path, bytes).map_err(failed(&path))
+    }
+
+    fn flush(&self) -> Result<(), Error> {
+        let trace = Trace { events: self.recording.so_far() };
+        let times = trace.key_averages();
+        self.programs.iter().try_for_each(|about| self.write(about, &times))?;
+        self.file("trace.json", trace.chrome_json().as_bytes())
+    }
+}
+
+/// A name that every file system takes.
+fn file_name(name: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
+    let name: String = name.chars().map(plain).take(80).collect();
+    let name = name.trim_matches('.').to_owned();
+    if name.is_empty() { "program".into() } else { name }
+}
+
+/// Makes every compilation of this process write a page to a folder, as the variable does.
+pub fn write_to(folder: impl Into<PathBuf>) {
+    *reports() = Some(Reports::new(folder.into()));
+}
+
+/// Times each kernel of programs that are compiled from now on alone, for their pages. A kernel runs on zeros, with its memory in
+/// the cache as far as it fits, so the sum differs from the time of a call. Kernels with symbolic sizes are not timed.
+pub fn time_kernels() {
+    if let Some(reports) = reports().as_mut() {
+        reports.kernels = true;
+    }
+}
+
+/// The times of kernels, where they are wanted. The lock is not held meanwhile: a backend may compile.
+fn seconds(kernels: &Kernels, backend: &LoadedBackend, options: &Options) -> Vec<Option<f64>> {
+    let wanted = reports().as_ref().is_some_and(|r| r.kernels);
+    if wanted { kernel_times::alone(kernels, backend, options) } else { Vec::new() }
+}
+
+/// Writes all pages again, with the times until now, and the trace.
+///
+/// # Errors
+/// A file cannot be written.
+pub fn flush() -> Result<(), Error> {
+    reports().as_ref().map_or(Ok(()), Reports::flush)
+}
+
+/// A model was compiled.
+pub(crate) fn compiled(program: &Program, kernels: &Kernels, backend: &LoadedBackend, options: &Options) {
+    let seconds = seconds(kernels, backend, options);
+    note(|| About {
+        seconds,
+        name: program.name().to_owned(),
+        backend: options.backend.clone(),
+        mode: options.mode.name(),
+        graph: program.graph().clone(),
+        kernels: kernels.clone(),
+        function: None,
+        guards: kernels.guards.iter().map(|g| g.message.clone()).collect(),
+    });
+}
+
+/// A captured function was compiled.
+pub(crate) fn captured(graph: &Graph, options: &Options, function: Function) {
+    if reports().is_none() {
+        return;
+    }
+    // The function's code has forgotten its kernels; they are made once more.
+    let made = kernels_of(graph).and_then(|kernels| {
+        let backend = crate::registry().load(&options.backend)?;
+        let seconds = seconds(&kernels, &backend, options);
+        Ok((kernels, seconds))
+    });
+    match made {
+        Ok((kernels, seconds)) => note(|| About {
+            seconds,
+            name: graph.name.clone(),
+            backend: options.backend.clone(),
+            mode: options.mode.name(),
+            graph: graph.clone(),
+            kernels,
+            guards: graph.guards.iter().map(|g| g.message.clone()).collect(),
+            function: Some(function),
+        }),
+        Err(error) => tracing::warn!(target: "graph", "no page about a function: {error}"),
+    }
+}
+
+fn kernels_of(graph: &Graph) -> Result<Kernels, Error> {
+    let cx = crate::pipeline::Cx::training()?;
+    let optimized = crate::code::Optimized::of_prims(graph.clone(), &cx)?;
+    let options = crate::pipeline::KernelOptions::of_optimized(&optimized.graph);
+    Ok(crate::pipeline::lower(&optimized.graph, &options, &cx)?.program)
+}
+
+/// A page that cannot be written is no reason for a compilation to fail: it is logged.
+fn note(about: impl FnOnce() -> About) {
+    if let Some(reports) = reports().as_mut()
+        && let Err(error) = reports.add(about())
+    {
+        tracing::warn!(target: "graph", "no page about a program: {error}");
+    }
+}
