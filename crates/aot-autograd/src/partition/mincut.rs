@@ -23,8 +23,6 @@ use crate::symbols::defines_size;
 
 /// Longest chain of arithmetic nodes that is recomputed; a longer one is cut by saving.
 const LONGEST_CHAIN: u32 = 100;
-/// Bytes up to which the result of an operator of tens of cycles is saved: loading it takes less time than computing it again.
-const SMALL: i64 = 1 << 20;
 /// A reduction to less than this fraction of its operand is not computed twice.
 const REDUCES_MUCH: i64 = 4;
 
@@ -34,11 +32,14 @@ pub struct MinCut {
     /// 1: recompute only what is cheap. Below 1: the fraction of the bytes saved at 1 that may be saved; 0 saves only
     /// inputs, as far as values can be recomputed at all. Numbers outside 0..=1 are clamped.
     pub memory_budget: f64,
+    /// Bytes up to which the result of an operator of tens of cycles is saved at budget 1: it stays in a cache, and loading it
+    /// takes less time than computing it again. 0 saves as few bytes as possible.
+    pub cached: i64,
 }
 
 impl Default for MinCut {
     fn default() -> Self {
-        MinCut { memory_budget: 1.0 }
+        MinCut { memory_budget: 1.0, cached: 0 }
     }
 }
 
@@ -47,7 +48,7 @@ impl Default for MinCut {
 /// # Errors
 /// [`Contradiction`], which no joint graph should give.
 pub fn partition_min_cut(joint: &JointGraph, options: &MinCut) -> Result<Partition, Contradiction> {
-    let candidates = Candidates::of(joint);
+    let candidates = Candidates::of(joint, options.cached);
     let (bytes, mut backward) = candidates.cut(joint, 0);
     let budget = if options.memory_budget.is_nan() { 1.0 } else { options.memory_budget.clamp(0.0, 1.0) };
     let target = (bytes as f64 * budget).floor() as i64;
@@ -76,7 +77,7 @@ struct Candidates {
 }
 
 impl Candidates {
-    fn of(joint: &JointGraph) -> Candidates {
+    fn of(joint: &JointGraph, cached: i64) -> Candidates {
         let graph = &joint.graph;
         let dependent = joint.tangent_dependent();
         let (mut fixed, mut liftable) = (Vec::new(), Vec::new());
@@ -84,7 +85,7 @@ impl Candidates {
         let mut depth: Arena<NodeId, u32> = graph.nodes.ids().map(|_| 0).collect();
         for (id, _) in graph.iter().filter(|(id, _)| !dependent[*id] && !joint.is_backward(*id)) {
             let chain = chain(graph, id, &depth);
-            match recomputable(graph, id) {
+            match recomputable(graph, id, cached) {
                 Recompute::Cheap if reach.is_read_late(graph, id) => liftable.push(id),
                 Recompute::Never => fixed.push(id),
                 Recompute::Costly => liftable.push(id),
@@ -198,7 +199,7 @@ enum Recompute {
 }
 
 /// Whether a node may be computed twice.
-fn recomputable(graph: &Graph, id: NodeId) -> Recompute {
+fn recomputable(graph: &Graph, id: NodeId, cached: i64) -> Recompute {
     let node = &graph.nodes[id];
     let Some((target, _)) = node.as_call() else { return Recompute::Never };
     let Some(op) = prims::lookup(target).filter(|op| op.is_prim()) else { return Recompute::Never };
@@ -206,7 +207,9 @@ fn recomputable(graph: &Graph, id: NodeId) -> Recompute {
         return Recompute::Never;
     }
     match op.work() {
-        Work::Pointwise if op.scalar_op().is_some_and(is_heavy) && is_small(graph, id) => Recompute::Costly,
+        Work::Pointwise if op.scalar_op().is_some_and(is_heavy) && bytes(graph, id) <= cached => {
+            Recompute::Costly
+        }
         Work::Pointwise => Recompute::Cheap,
         Work::Reduction => {
             let (mut read, made) = (0, node.outputs.iter().map(|&v| numel_hint(graph, v)).sum::<i64>());
@@ -217,9 +220,9 @@ fn recomputable(graph: &Graph, id: NodeId) -> Recompute {
     }
 }
 
-/// Whether the results stay in a cache until they are read.
-fn is_small(graph: &Graph, id: NodeId) -> bool {
-    graph.nodes[id].outputs.iter().all(|&v| bytes_hint(graph, v) <= SMALL)
+/// Bytes of all results of a node.
+fn bytes(graph: &Graph, id: NodeId) -> i64 {
+    graph.nodes[id].outputs.iter().map(|&v| bytes_hint(graph, v)).sum()
 }
 
 /// Operations to recompute a node per byte of its results.
@@ -227,8 +230,7 @@ fn cost_a_byte(graph: &Graph, id: NodeId) -> f64 {
     let node = &graph.nodes[id];
     let Some((target, args)) = node.as_call() else { return f64::INFINITY };
     let Some(op) = prims::lookup(target) else { return f64::INFINITY };
-    let bytes: i64 = node.outputs.iter().map(|&v| bytes_hint(graph, v)).sum();
-    operations_hint(graph, op, args, &node.outputs) as f64 / bytes.max(1) as f64
+    operations_hint(graph, op, args, &node.outputs) as f64 / bytes(graph, id).max(1) as f64
 }
 
 /// Values independent of the tangents that dependent nodes and gradients read.

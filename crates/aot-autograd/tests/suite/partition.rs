@@ -143,7 +143,8 @@ fn partitions_of_random_programs_compute_the_same() {
         check(&joint, &default, &expected, &given, &format!("seed {seed}, default"));
         let mut last = default.saved_bytes().unwrap();
         for budget in [1.0, 0.75, 0.5, 0.25, 0.0] {
-            let p = partition_min_cut(&joint, &MinCut { memory_budget: budget }).unwrap();
+            let p =
+                partition_min_cut(&joint, &MinCut { memory_budget: budget, ..MinCut::default() }).unwrap();
             check(&joint, &p, &expected, &given, &format!("seed {seed}, budget {budget}"));
             let bytes = p.saved_bytes().unwrap();
             assert!(bytes <= last, "seed {seed}: {bytes} bytes at {budget}, {last} before");
@@ -157,38 +158,77 @@ fn partitions_of_random_programs_compute_the_same() {
     assert!(smaller > 200 && recomputed > 2000, "{smaller} {recomputed}");
 }
 
+/// Two products with arithmetic between them, of this many rows of 256 numbers.
+fn layer(rows: usize) -> JointGraph {
+    let text = format!(
+        r#"fx 1.0
+
+graph "layer" {{
+  %x: f32[{rows}, 256] = input "x"
+  %w: f32[256, 256] = parameter "w"
+  %u: f32[256, 256] = parameter "u"
+
+  %h: f32[{rows}, 256] = prims.matmul(%x, %w)
+  %t: f32[{rows}, 256] = prims.tanh(%h)
+  %s: f32[{rows}, 256] = prims.sin(%t)
+  %y: f32[{rows}, 256] = prims.matmul(%s, %u)
+  return %y
+}}
+"#
+    );
+    let graph: Graph = text.parse().unwrap();
+    joint(&graph, &JointOptions { wrt: Wrt::Parameters, tangents: Tangents::Placeholders }).unwrap()
+}
+
+fn recomputed(p: &Partition) -> Vec<&str> {
+    p.recomputed.iter().filter_map(|&id| Some(p.backward.nodes[id].as_call()?.0)).collect()
+}
+
 #[test]
 fn arithmetic_is_recomputed_and_products_are_saved() {
-    let text = r#"fx 1.0
-
-graph "layer" {
-  %x: f32[8, 16] = input "x"
-  %w: f32[16, 16] = parameter "w"
-  %u: f32[16, 16] = parameter "u"
-
-  %h: f32[8, 16] = prims.matmul(%x, %w)
-  %t: f32[8, 16] = prims.tanh(%h)
-  %s: f32[8, 16] = prims.sin(%t)
-  %y: f32[8, 16] = prims.matmul(%s, %u)
-  return %y
-}
-"#;
-    let graph: Graph = text.parse().unwrap();
-    let options = JointOptions { wrt: Wrt::Parameters, tangents: Tangents::Placeholders };
-    let joint = joint(&graph, &options).unwrap();
+    let (joint, value) = (layer(2048), 2048 * 256 * 4);
     let bytes = |p: &Partition| p.saved_bytes().unwrap();
     let default = partition(&joint).unwrap();
     let cut = partition_min_cut(&joint, &MinCut::default()).unwrap();
     // sin(t) for the gradient of u, t for cos(t) and for 1 - t²; one of them is enough to have both.
-    assert_eq!((bytes(&default), bytes(&cut)), (2 * 512, 512));
-    let targets = |p: &Partition| -> Vec<String> {
-        p.recomputed.iter().filter_map(|&id| Some(p.backward.nodes[id].as_call()?.0.to_owned())).collect()
-    };
-    assert!(targets(&cut).contains(&"prims.sin".to_owned()), "{:?}", targets(&cut));
-    assert!(!targets(&cut).contains(&"prims.tanh".to_owned()), "the nearest cut recomputes least");
-    let none = partition_min_cut(&joint, &MinCut { memory_budget: 0.0 }).unwrap();
+    assert_eq!((bytes(&default), bytes(&cut)), (2 * value, value));
+    assert!(recomputed(&cut).contains(&"prims.sin"), "{:?}", recomputed(&cut));
+    assert!(!recomputed(&cut).contains(&"prims.tanh"), "the nearest cut recomputes least");
+    let none = partition_min_cut(&joint, &MinCut { memory_budget: 0.0, ..MinCut::default() }).unwrap();
     assert_eq!(bytes(&none), 0);
-    assert!(targets(&none).contains(&"prims.matmul".to_owned()));
+    assert!(recomputed(&none).contains(&"prims.matmul"));
+}
+
+#[test]
+fn small_results_of_slow_operators_are_saved() {
+    let joint = layer(8);
+    let (default, cut) = (partition(&joint).unwrap(), partition_min_cut(&joint, &MinCut::default()).unwrap());
+    assert_eq!(cut.saved_bytes(), default.saved_bytes());
+    assert!(!recomputed(&cut).contains(&"prims.sin"), "{:?}", recomputed(&cut));
+}
+
+/// Without a limit each block's sum would be computed again from those of all blocks before it.
+#[test]
+fn residuals_are_saved() {
+    let mut text = String::from("fx 1.0\n\ngraph \"blocks\" {\n  %x0: f32[1024, 512] = input \"x\"\n");
+    let blocks = 4;
+    (1..=blocks).for_each(|n| text += &format!("  %w{n}: f32[512, 512] = parameter \"w{n}\"\n"));
+    text += "\n";
+    for n in 1..=blocks {
+        let before = n - 1;
+        text += &format!("  %r{n}: f32[1024, 512] = prims.max(%x{before}, 0.0)\n");
+        text += &format!("  %h{n}: f32[1024, 512] = prims.matmul(%r{n}, %w{n})\n");
+        text += &format!("  %x{n}: f32[1024, 512] = prims.add(%x{before}, %h{n})\n");
+    }
+    text += &format!("  return %x{blocks}\n}}\n");
+    let graph: Graph = text.parse().unwrap();
+    let options = JointOptions { wrt: Wrt::Parameters, tangents: Tangents::Placeholders };
+    let joint = joint(&graph, &options).unwrap();
+    let cut = partition_min_cut(&joint, &MinCut::default()).unwrap();
+    assert!(!recomputed(&cut).contains(&"prims.add"), "{:?}", recomputed(&cut));
+    assert!(recomputed(&cut).contains(&"prims.max"), "{:?}", recomputed(&cut));
+    // The sums of three blocks; the caller keeps the input.
+    assert_eq!(cut.saved_bytes(), Some(3 * 1024 * 512 * 4));
 }
 
 /// A loss of attention over 64 keys of 8 numbers, with projections before it.

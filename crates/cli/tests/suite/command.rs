@@ -301,6 +301,21 @@ fn the_environment_asks_for_graphs_between_passes() {
 }
 
 #[test]
+fn explain_tells_what_a_training_step_keeps() {
+    let model = digits("digits_train.pt2");
+    let step = ferroflux(&["explain", &model, "--train", "--memory"]).out;
+    let peak = step.lines().skip_while(|l| !l.starts_with("most temporaries are alive at step "));
+    let listed: Vec<&str> = peak.skip(1).collect();
+    assert!(!listed.is_empty() && listed.iter().all(|l| l.contains(" steps ")), "{step}");
+    assert!(step.contains("sgd"), "{step}");
+    let bytes = |more: &[&str]| {
+        let ran = ferroflux(&[&["explain", &model, "--json"], more].concat());
+        serde_json::from_str::<serde_json::Value>(&ran.out).unwrap()["peak_bytes"].as_u64().unwrap()
+    };
+    assert!(bytes(&["--train"]) > 0 && bytes(&[]) > 0);
+}
+
+#[test]
 fn explain_tells_kernels_and_memory() {
     let ran = ferroflux(&["explain", &digits("digits.pt2"), "--json"]);
     let object: serde_json::Value = serde_json::from_str(&ran.out).unwrap();

@@ -208,7 +208,7 @@ pub(crate) fn joint(prims: Graph, options: &DiffOptions) -> Result<JointGraph, E
 /// From the joint graph to two halves.
 pub(crate) fn split(joint: &JointGraph, memory_budget: f64) -> Result<Partition, Error> {
     let _span = info_span!("partition").entered();
-    Ok(aot_autograd::partition_min_cut(joint, &MinCut { memory_budget })?)
+    Ok(aot_autograd::partition_min_cut(joint, &MinCut { memory_budget, ..MinCut::default() })?)
 }
 
 /// Makes placeholders inputs of every call, which the compiler would otherwise treat as constants.
@@ -260,9 +260,13 @@ pub(crate) fn joint_for_loss(
     Ok(made)
 }
 
+/// Bytes up to which a step saves the results of slow operators: half of a core's cache of the second level.
+const CACHED: i64 = 1 << 20;
+
 /// Forward and backward in one graph, where the backward reads what is worth saving and computes the rest again.
 pub(crate) fn merged(joint: &JointGraph, memory_budget: f64) -> Result<Gradients, Error> {
-    let graph = split(joint, memory_budget)?.merge()?;
+    let options = MinCut { memory_budget, cached: CACHED };
+    let graph = aot_autograd::partition_min_cut(joint, &options)?.merge()?;
     // The cotangent of the loss, where it is given, is the only one.
     let tangent = joint.tangents.iter().flatten().next();
     let placeholder = tangent.and_then(|v| joint.graph.inputs().find(|(input, _, _)| input == v));

@@ -346,3 +346,33 @@ fn the_statistics_of_a_convolution_keep_no_second_copy() {
     // The convolution's result and that of the norm.
     assert_eq!(program.buffers.values().filter(full).count(), 2, "{program}");
 }
+
+/// What a backward computes again from a kept product belongs to the kernels that read it, not to the product's.
+#[test]
+fn what_is_computed_again_is_not_stored_early() {
+    let mut case = Case::new();
+    let x = case.input("x", &n(&[32, 48]));
+    let [w, u, v] = ["w", "u", "v"].map(|name| case.weight(name, &[48, 48]));
+    let mut b = case.b("forward");
+    let product = |b: &mut Builder<'_>, x: ValueId, w: ValueId| {
+        b.call1("prims.matmul", vec![x.into(), w.into()]).unwrap()
+    };
+    let kept = product(&mut b, x, w);
+    let e = b.exp(kept).unwrap();
+    let y = product(&mut b, e, u);
+    let z = product(&mut b, y, v);
+    let mut b = case.b("again");
+    let again = b.call1("prims.barrier", vec![kept.into()]).unwrap();
+    let e = b.exp(again).unwrap();
+    let twice = b.mul(e, e).unwrap();
+    let both = b.mul(z, twice).unwrap();
+    case.returns(both);
+    case.check(&[data("x", &[32, 48])]);
+    let program = case.compile();
+    let names: Vec<&str> = program.steps.iter().map(Step::name).collect();
+    let first = names.iter().position(|name| name.contains("forward")).unwrap();
+    assert!(!names[first].contains("again"), "{names:?}");
+    // The product is kept, and nothing that was computed again from it has memory.
+    let again = program.buffers.values().filter(|b| b.storage == Storage::Arena && b.name.contains("again"));
+    assert_eq!(again.count(), 0, "{program}");
+}
