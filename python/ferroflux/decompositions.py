@@ -7,7 +7,7 @@ from typing import Callable
 
 import torch
 
-from . import _native
+from . import _native, attention
 
 
 @functools.cache
@@ -23,6 +23,7 @@ def table() -> dict[torch._ops.OpOverload, Callable]:
     chosen = {op: rule for (op, rule), has in zip(every.items(), known) if not has}
     chosen[torch.ops.aten._linalg_det.default] = _of_transposed(torch.ops.aten._linalg_det.default)
     chosen[torch.ops.aten._linalg_slogdet.default] = _of_transposed(torch.ops.aten._linalg_slogdet.default)
+    chosen.update(attention.rules())
     for name in ("_native_batch_norm_legit_functional", "_batch_norm_with_update_functional"):
         op = getattr(torch.ops.aten, name).default
         if op in decomposition_table:

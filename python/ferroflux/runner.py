@@ -211,6 +211,7 @@ class Recipe:
         scope = {
             "code": code,
             "view": torch.as_strided,
+            "as_complex": torch.view_as_complex,
             "constants": self.constants,
             "resolved": lambda t: t.resolve_conj().resolve_neg(),
             "restrided": _restrided,
@@ -243,7 +244,9 @@ def _body(gm: GraphModule, text: Text, results: Results) -> str | None:
     plain = [f"r[{i}]" for i in range(len(results.returned))]
     placeholders = [n.meta.get("val") for n in gm.graph.nodes if n.op == "placeholder"]
     lazy = [i for i, v in enumerate(placeholders) if isinstance(v, torch.Tensor) and (v.is_conj() or v.is_neg())]
-    if results.expressions == plain and not results.strange and not lazy and not text.tensors:
+    # Compiled code has complex numbers on a device as pairs of real ones.
+    pairs = [i for i, n in enumerate(results.returned) if n.meta["val"].is_complex() and n.meta["val"].device.type != "cpu"]
+    if results.expressions == plain and not (results.strange or lazy or pairs or text.tensors):
         return None
     lines = ["def call(args):", *(f"    {line}" for line in results.before)]
     lines += [f"    {name} = args[{i}]" for i, name in sorted(results.kept.items())]
@@ -251,6 +254,7 @@ def _body(gm: GraphModule, text: Text, results: Results) -> str | None:
     if text.tensors:
         lines.append("    args.extend(constants)")
     lines.append("    r = code(args)")
+    lines += [f"    r[{i}] = as_complex(r[{i}])" for i in pairs]
     lines += [f"    {line}" for line in results.after]
     lines += [f"    r[{i}] = restrided(r[{i}], {strides})" for i, strides in results.strange.items()]
     lines.append(f"    return [{', '.join(results.expressions)}]")
