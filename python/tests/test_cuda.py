@@ -272,12 +272,6 @@ def test_numbers_and_tensors_of_the_host_among_those_of_the_device():
             same(a, b, 1e-4)
 
 
-def test_results_can_be_resized(compiled):
-    y = compiled(lambda x: x + 1)(randn(8))
-    y.resize_(64)
-    assert y.shape == (64,)
-
-
 # -- streams and threads ------------------------------------------------------------------------------------------------------
 
 
@@ -388,6 +382,17 @@ def test_memory_stays_flat(compiled, mode):
     torch.cuda.synchronize()
     assert torch.cuda.memory_allocated() <= own + (1 << 20)
     assert free - torch.cuda.mem_get_info()[0] <= 8 << 20
+
+
+def test_results_are_in_memory_of_torchs_allocator(compiled):
+    g = compiled(lambda x: x * 2)
+    x = torch.ones(1 << 20, device=CUDA)
+    g(x)
+    before = torch.cuda.memory_allocated()
+    y = g(x)
+    assert torch.cuda.memory_allocated() - before == 4 << 20
+    y.resize_(1 << 21)
+    assert torch.cuda.memory_allocated() - before >= 8 << 20
 
 
 def test_memory_of_programs_is_given_back(compiled):
