@@ -14,6 +14,7 @@ use smallvec::SmallVec;
 
 use crate::error::{Error, guarded, raised};
 use crate::exchange::{current_stream, lend};
+use crate::process::without_lock;
 use crate::results::{Ready, ordered};
 use crate::weights::{BoundCode, Change, Stamp};
 
@@ -109,7 +110,7 @@ impl Callable {
             None if bound.len() == 1 && bound[0].compare(&[]) == Change::Same => Arc::clone(&bound[0]),
             None => {
                 drop(bound);
-                let code = py.detach(|| compiled(&self.text, &self.options)).map_err(raised)?;
+                let code = without_lock(py, || compiled(&self.text, &self.options)).map_err(raised)?;
                 let one = BoundCode::new(Ready::new(py, code, self.device.is_some())?);
                 self.list().insert(0, Arc::clone(&one));
                 one.bind(&weights, stamps)?;
@@ -169,7 +170,7 @@ impl Callable {
         }
         // Quotes within names are escaped, so this is found at placeholders alone.
         let text = self.text.replace("= parameter \"", "= input \"");
-        let code = py.detach(|| compiled(&text, &self.options)).map_err(raised)?;
+        let code = without_lock(py, || compiled(&text, &self.options)).map_err(raised)?;
         let code = Ready::new(py, code, self.device.is_some())?;
         self.list().clear();
         Ok(self.open.get_or_init(|| code))
@@ -226,7 +227,7 @@ impl Callable {
         unsafe impl Sync for Stream {}
         let stream = Stream(stream);
         let results = &mut made.values;
-        let outputs = py.detach(|| {
+        let outputs = without_lock(py, || {
             let stream = &stream;
             // SAFETY: torch's current stream is live; torch frees memory in the order of that stream. The graph's caller
             // sees to inputs that share memory (AOTAutograd).
@@ -265,7 +266,7 @@ impl Callable {
         }
         let places = places.iter().map(|p| Place::parse(p)).collect::<PyResult<Vec<_>>>()?;
         let constants = places.iter().filter(|p| matches!(p, Place::Constant(_))).count();
-        let code = py.detach(|| compiled(&text, &chosen)).map_err(raised)?;
+        let code = without_lock(py, || compiled(&text, &chosen)).map_err(raised)?;
         let device = match backend {
             "cuda" => Some(ferroflux::foreign::dlpack::DL_CUDA),
             "rocm" => Some(ferroflux::foreign::dlpack::DL_ROCM),
