@@ -170,7 +170,7 @@ fn values_are_given_away_and_freed_once() {
     }
 }
 
-/// Four results: one of its own, a sum that another one reads, a view of the first, and an input as it is.
+/// One result of its own, a sum that another one reads, a view of the first, and an input as it is.
 const SEVERAL: &str = r#"fx 1.0
 graph "several" {
   symbol s0 "n" 1..
@@ -193,7 +193,7 @@ fn results_are_written_where_the_caller_wants_them() {
     let program = Program::from_graph(SEVERAL.parse().unwrap(), &none).unwrap();
     let code = program.compile_for_caller(&Options::new(), Results::Lent).unwrap();
     let places: Vec<usize> = code.lent_results().iter().map(|r| r.place).collect();
-    assert!(places.contains(&1) && places.contains(&2) && !places.contains(&4), "{places:?}");
+    assert!(places.contains(&1) && places.contains(&2), "{places:?}");
     assert!(!code.has_fixed_results());
     for rows in [1usize, 3] {
         let mut memory: Vec<f32> = (0..2 * rows).map(|n| n as f32).collect();
@@ -210,7 +210,16 @@ fn results_are_written_where_the_caller_wants_them() {
         drop(results);
         let at = |n: usize| match &found[n] {
             Some(Value::Host(t)) => t.to_vec::<f32>().unwrap(),
-            _ => own[places.iter().position(|p| *p == n).unwrap()].clone(),
+            _ => {
+                let n = places.iter().position(|p| *p == n).unwrap();
+                let (sizes, strides) = (&layouts[n].sizes, &layouts[n].strides);
+                let second = if sizes.len() == 2 { sizes[1] } else { 1 };
+                let index = |e: i64| match sizes.len() {
+                    2 => (e / second) * strides[0] + (e % second) * strides[1],
+                    _ => e * strides[0],
+                };
+                (0..sizes.iter().product()).map(|e| own[n][index(e) as usize]).collect()
+            }
         };
         let a: Vec<f32> = memory.iter().map(|x| 2.0 * x).collect();
         let sum: Vec<f32> = (0..2).map(|c| a.iter().skip(c).step_by(2).sum()).collect();
