@@ -228,7 +228,7 @@ fn results_are_written_where_the_caller_wants_them() {
         assert_eq!(at(2), a.iter().enumerate().map(|(n, x)| x + sum[n % 2]).collect::<Vec<f32>>());
         assert_eq!(at(3), (0..2).flat_map(|c| a.iter().skip(c).step_by(2).copied()).collect::<Vec<f32>>());
         assert_eq!(at(4), memory);
-        // SAFETY: as above.
+        // SAFETY: the default stream; without memory for its results the call fails before it reads anything.
         let error = unsafe { code.call(&mut inputs, &mut [], 0, null_mut()) }.unwrap_err();
         assert!(error.to_string().contains("result_layouts"), "{error}");
     }
