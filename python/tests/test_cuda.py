@@ -160,6 +160,18 @@ def test_complex_numbers(compiled):
     same(compiled(g)(z), g(z), 1e-4)
 
 
+def test_grids(compiled):
+    f = lambda x, grid: F.grid_sample(x, grid, align_corners=True)
+    x, grid = randn(2, 3, 6, 6), torch.rand(2, 4, 5, 2, device=CUDA) * 2.2 - 1.1
+    g, found = compiled(f), []
+    for function in (g, f):
+        a, b = x.clone().requires_grad_(), grid.clone().requires_grad_()
+        function(a, b).square().sum().backward()
+        found.append((a.grad, b.grad))
+    for ours, eager in zip(*found):
+        torch.testing.assert_close(ours, eager, rtol=1e-3, atol=1e-3)
+
+
 def test_autocast(compiled):
     ours, eager, sizes = pair("attention")
 
@@ -402,11 +414,14 @@ def test_memory_of_programs_is_given_back(compiled):
         gc.collect()
         torch.cuda.synchronize()
 
-    one()
-    free = torch.cuda.mem_get_info()[0]
+    # Libraries take their workspaces, and the driver its first modules, with the first programs.
+    for _ in range(4):
+        one()
+    free, reserved = torch.cuda.mem_get_info()[0], torch.cuda.memory_reserved()
     for _ in range(8):
         one()
-    assert free - torch.cuda.mem_get_info()[0] <= 48 << 20
+    more, of_torch = free - torch.cuda.mem_get_info()[0], torch.cuda.memory_reserved() - reserved
+    assert more <= 16 << 20, f"{more >> 20} MB more after 8 programs, {of_torch >> 20} MB of them torch's"
 
 
 def test_results_outlive_their_program(compiled):
