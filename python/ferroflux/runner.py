@@ -283,9 +283,12 @@ def _restrided(t: torch.Tensor, sizes: tuple, strides: tuple) -> torch.Tensor:
 
 
 def devices_at(node: Node) -> set[str]:
-    """The types of the devices of a node's tensors; numbers of the host may stand among tensors of a device."""
+    """The types of the devices of a node's tensors; numbers of the host may stand among tensors of a device. Raises
+    ``Unsupported`` for another device than the first of its type."""
     value = node.meta.get("val")
     tensors = [t for t in (value if isinstance(value, (list, tuple)) else (value,)) if isinstance(t, torch.Tensor)]
+    if other := next((t.device for t in tensors if t.device.index), None):
+        raise _native.Unsupported(f"the graph has tensors on {other}, and graphs are compiled for the first device", [])
     return {t.device.type for t in tensors if t.device.type != "cpu" or t.dim() > 0}
 
 
