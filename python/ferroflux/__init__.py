@@ -8,10 +8,11 @@ This file holds the public names. torch is imported by what needs it, not here.
 
 from __future__ import annotations
 
+import atexit
 import json
 from typing import Any, Callable
 
-from ._native import Array, Error, Mismatch, Unsupported
+from ._native import Array, Error, Mismatch, Unsupported, at_exit
 
 __all__ = [
     "Array",
@@ -23,6 +24,8 @@ __all__ = [
     "list_backends",
     "load",
 ]
+
+atexit.register(at_exit)
 
 
 def list_backends() -> list[dict[str, Any]]:

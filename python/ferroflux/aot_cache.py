@@ -6,7 +6,10 @@ part are not kept. The key contains this build and the settings, so that nothing
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
+import logging
 import os
 from typing import Any, Callable
 
@@ -68,10 +71,47 @@ def is_wanted(options: Options) -> bool:
     return own and torch._functorch.config.enable_autograd_cache
 
 
+@functools.cache
+def keep_frames_at_exit() -> None:
+    """Where ``torch._dynamo.config.caching_precompile`` is set TorchDynamo's results are kept when the process ends, so that a
+    later one traces nothing."""
+
+    def keep() -> None:
+        try:
+            from torch._dynamo.precompile_context import PrecompileContext
+
+            PrecompileContext.save_to_dynamo_cache()
+        except Exception as e:
+            logging.getLogger("ferroflux").warning("what TorchDynamo traced is not kept: %s", e)
+
+    atexit.register(keep)
+
+
+@contextlib.contextmanager
+def without_inductors_backends():
+    """torch's keys name TorchInductor's backends, which takes most of a second to load and says nothing of this one."""
+    from torch._inductor import codecache
+
+    stand_ins = {
+        "init_backend_registration": lambda: None,
+        "custom_backend_passes": {},
+        "custom_backend_codegen_configs": {},
+    }
+    before = {name: getattr(codecache, name) for name in stand_ins if hasattr(codecache, name)}
+    for name in before:
+        setattr(codecache, name, stand_ins[name])
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(codecache, name, value)
+
+
 @contextlib.contextmanager
 def settings(options: Options):
     """torch's settings while a graph is looked up or compiled."""
     with (
+        without_inductors_backends(),
         torch._inductor.config.patch(post_grad_custom_pre_pass=Key(options), fx_graph_cache=True),
         # An entry is made when the last of its graphs is compiled: the backward is compiled here, not at its first call.
         torch._functorch.config.patch(bundled_autograd_cache=True, force_non_lazy_backward_lowering=True),

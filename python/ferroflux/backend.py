@@ -64,6 +64,8 @@ def ferroflux(
             return SerializableAOTDispatchCompiler(aot_cache.Compiled, compile)
 
         around = aot_cache.settings(chosen)
+        if getattr(torch._dynamo.config, "caching_precompile", False):
+            aot_cache.keep_frames_at_exit()
     else:
 
         def of(kind: str) -> Callable:

@@ -7,7 +7,7 @@ from typing import Callable
 
 import torch
 
-from . import _native
+from . import _native, attention
 
 
 @functools.cache
@@ -23,6 +23,9 @@ def table() -> dict[torch._ops.OpOverload, Callable]:
     chosen = {op: rule for (op, rule), has in zip(every.items(), known) if not has}
     chosen[torch.ops.aten._linalg_det.default] = _of_transposed(torch.ops.aten._linalg_det.default)
     chosen[torch.ops.aten._linalg_slogdet.default] = _of_transposed(torch.ops.aten._linalg_slogdet.default)
+    chosen.update(attention.rules())
+    chosen[torch.ops.aten.cudnn_grid_sampler.default] = cudnn_grid_sampler
+    chosen[torch.ops.aten.cudnn_grid_sampler_backward.default] = cudnn_grid_sampler_backward
     for name in ("_native_batch_norm_legit_functional", "_batch_norm_with_update_functional"):
         op = getattr(torch.ops.aten, name).default
         if op in decomposition_table:
@@ -63,3 +66,12 @@ def mkldnn_rnn_layer(
     hidden = (hx.squeeze(0) if hx.dim() == 3 else hx, cx.squeeze(0) if cx.dim() == 3 else cx)
     y, (h, c) = one_layer_lstm(input, hidden, params, has_biases, reverse=reverse)
     return y, h.reshape(hx.shape), c.reshape(cx.shape), input.new_empty(0, dtype=torch.uint8)
+
+
+def cudnn_grid_sampler(input, grid):
+    """Bilinear, with zeros outside and corners aligned: what cuDNN's operator is chosen for."""
+    return torch.ops.aten.grid_sampler_2d(input, grid, 0, 0, True)
+
+
+def cudnn_grid_sampler_backward(input, grid, grad_output):
+    return torch.ops.aten.grid_sampler_2d_backward(grad_output, input, grid, 0, 0, True, [True, True])

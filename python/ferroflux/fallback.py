@@ -49,7 +49,9 @@ def split(gm: GraphModule, options: Options, refused: list[tuple[str, str, str]]
     """Compiles what is supported of a graph and lets torch run the rest."""
     reasons = {name: (target, why) for name, target, why in refused}
     gm, copies = without_copies(gm)
-    parts = partitioned(gm, set(reasons)) if reasons else gm
+    # What is refused for other reasons than its operators cannot be split off.
+    named = any(node.name in reasons for node in gm.graph.nodes if node.op == "call_function")
+    parts = partitioned(gm, set(reasons)) if named else gm
     note(parts, reasons)
     for name, module in list(parts.named_children()):
         if name.startswith("fused_"):

@@ -48,6 +48,10 @@ CHECKS = {
 POSITIONS = {"aten._unique.default", "aten._unique2.default", "aten.unique_dim.default", "aten.unique_consecutive.default"}
 
 
+# Control flow: operators whose operands are graphs.
+CONTROL_FLOW = {"cond", "while_loop", "scan", "map_impl", "associative_scan"}
+
+
 def quoted(text: str) -> str:
     return '"' + str(text).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
 
@@ -74,10 +78,12 @@ def mutated_inputs(gm: GraphModule) -> set[Node]:
 class Text:
     """The text of one graph, and what its caller has to know of it."""
 
-    def __init__(self, gm: GraphModule, constants: set[str]):
-        """``constants`` are names of placeholders that are bound where they can be."""
+    def __init__(self, gm: GraphModule, constants: set[str], outer: Text | None = None):
+        """``constants`` are names of placeholders that are bound where they can be; ``outer`` is the graph around a subgraph."""
         self.gm = gm
-        self.symbols = Symbols()
+        self.outer = outer
+        self.symbols = Symbols() if outer is None else outer.symbols
+        self.subgraphs: list[str] = []
         self.constants = constants
         self.names: dict[Node, str] = {}
         self.inputs: list[str] = []
@@ -90,6 +96,12 @@ class Text:
 
     def convert(self, returned: list[Node]) -> str:
         """The text with these results. Raises ``Refused`` for the first node that cannot be expressed."""
+        body = self._body(returned)
+        head = self.symbols.declarations(self.given)
+        return "\n".join(['fx 1.0\n\ngraph "graph" {', *head, *body, "}\n"])
+
+    def _body(self, returned: list[Node]) -> list[str]:
+        """All lines but those of the symbols."""
         placeholders = [n for n in self.gm.graph.nodes if n.op == "placeholder"]
         self._note_symbols(placeholders)
         for node in self.gm.graph.nodes:
@@ -98,12 +110,11 @@ class Text:
             except Refused as e:
                 raise Refused(node.name, str(node.target), e.args[1][0][2]) from None
         returns = [f"  return {self._argument(n)}" for n in returned]
-        head = self.symbols.declarations(self.given)
-        return "\n".join(['fx 1.0\n\ngraph "graph" {', *head, *self.inputs, *self.lines, *returns, "}\n"])
+        return [*self.subgraphs, *self.inputs, *self.lines, *returns]
 
     def _note_symbols(self, placeholders: list[Node]) -> None:
         """Which symbols a tensor's shape gives."""
-        self.given: set = set()
+        self.given: set = set() if self.outer is None else set(self.outer.given)
         for node in placeholders:
             value = node.meta.get("val")
             for size in value.shape if isinstance(value, torch.Tensor) else ():
@@ -194,6 +205,8 @@ class Text:
             return
         if not isinstance(value, torch.Tensor):
             raise Refused("", "", f"a constant of type {type(value).__name__} is not supported")
+        if self.outer is not None:
+            raise Refused("", "", "a constant within control flow is not supported")
         self.names[node] = node.name
         self.tensors.append(value)
         self.inputs.append(f"  %{node.name}: {self._meta(value)} = parameter {quoted(node.name)}")
@@ -209,6 +222,9 @@ class Text:
         if not isinstance(target, torch._ops.OpOverload):
             if isinstance(value, (int, torch.SymInt, torch.SymBool, torch.SymFloat, bool, float)):
                 return  # Arithmetic on sizes: its readers have the expression.
+            if isinstance(target, torch._ops.HigherOrderOperator) and target.name() in CONTROL_FLOW:
+                self._control_flow(node)
+                return
             raise Refused("", "", "the operator is not one of ATen's")
         name = str(target)
         if name in CHECKS:
@@ -234,6 +250,44 @@ class Text:
         else:
             results = f"%{node.name}: {self._type(value)}"
         self.lines.append(f"  {results} = {text}" if results else f"  {text}")
+
+    def _control_flow(self, node: Node) -> None:
+        """A call with graphs among its arguments. Numbers are no operands: the graphs mention the symbols themselves."""
+        arguments = []
+        for argument in node.args:
+            if isinstance(argument, Node) and isinstance(graph := getattr(self.gm, str(argument.target), None), GraphModule):
+                if argument.op == "get_attr":
+                    arguments.append(self._subgraph(argument.name, graph))
+                    continue
+            if isinstance(argument, (list, tuple)):
+                arguments.append("[" + ", ".join(self._argument(a) for a in argument if not self._is_number(a)) + "]")
+            else:
+                arguments.append(self._argument(argument))
+        if node.target.name() == "while_loop" and any(map(self._is_number, node.args[2])):
+            raise Refused("", "", "a loop that carries a number is not supported; make it a tensor")
+        self.names[node] = node.name
+        results = ", ".join(f"%{node.name}.{i}: {self._type(v)}" for i, v in enumerate(node.meta["val"]))
+        self.lines.append(f"  {results} = higher_order.{node.target.name()}({', '.join(arguments)})")
+
+    @staticmethod
+    def _is_number(argument: Any) -> bool:
+        held = argument.meta.get("val") if isinstance(argument, Node) else argument
+        return held is None or isinstance(held, (int, float, bool, torch.SymInt))
+
+    def _subgraph(self, name: str, gm: GraphModule) -> str:
+        """Adds a graph within this one; returns how arguments name it."""
+        inner = Text(gm, set(), self)
+        output = next(iter(reversed(gm.graph.nodes))).args[0]
+        returned = list(output) if isinstance(output, (list, tuple)) else [output]
+        if not all(isinstance(n, Node) for n in returned):
+            raise Refused("", "", "a result within control flow that is no tensor is not supported")
+        body = inner._body(returned)
+        if any(place not in ("read", "skip") for place in inner.places):
+            raise Refused("", "", "a number that control flow computes, or an operand that it mutates, is not supported")
+        number = len(self.subgraphs)
+        lines = "\n".join(f"  {line}" for text in body for line in text.split("\n"))
+        self.subgraphs.append(f"  subgraph g{number} {quoted(name)} {{\n{lines}\n  }}")
+        return f"&g{number}"
 
     def _operator(self, node: Node, name: str) -> tuple[str, list[str]]:
         """The operator's name and arguments; torch's own primitive operators by their equals in ATen."""

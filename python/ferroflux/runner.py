@@ -211,6 +211,7 @@ class Recipe:
         scope = {
             "code": code,
             "view": torch.as_strided,
+            "as_complex": torch.view_as_complex,
             "constants": self.constants,
             "resolved": lambda t: t.resolve_conj().resolve_neg(),
             "restrided": _restrided,
@@ -243,14 +244,28 @@ def _body(gm: GraphModule, text: Text, results: Results) -> str | None:
     plain = [f"r[{i}]" for i in range(len(results.returned))]
     placeholders = [n.meta.get("val") for n in gm.graph.nodes if n.op == "placeholder"]
     lazy = [i for i, v in enumerate(placeholders) if isinstance(v, torch.Tensor) and (v.is_conj() or v.is_neg())]
-    if results.expressions == plain and not results.strange and not lazy and not text.tensors:
+    on_device = lambda v: isinstance(v, torch.Tensor) and v.device.type != "cpu"
+    # Compiled code reads dense tensors of a device in place; those of the host it copies itself.
+    gaps = [i for i, v in enumerate(placeholders) if on_device(v) and v.layout is torch.strided and not is_dense(v)]
+    # It has complex numbers on a device as pairs of real ones, and returns numbers of the host on the device.
+    returned = [n.meta["val"] for n in results.returned]
+    pairs = [i for i, v in enumerate(returned) if v.is_complex() and on_device(v)]
+    numbers = [i for i, v in enumerate(returned) if not on_device(v)] if device_of(gm) != "cpu" else []
+    if results.expressions == plain and not (results.strange or lazy or gaps or pairs or numbers or text.tensors):
         return None
     lines = ["def call(args):", *(f"    {line}" for line in results.before)]
     lines += [f"    {name} = args[{i}]" for i, name in sorted(results.kept.items())]
     lines += [f"    args[{i}] = resolved(args[{i}])" for i in lazy]
+    written = [i for i in gaps if text.places[i] == "write"]
+    lines += [f"    w{i} = args[{i}]" for i in written]
+    lines += [f"    args[{i}] = args[{i}].contiguous()" for i in gaps]
+    lines += [f"    d{i} = args[{i}]" for i in written]
     if text.tensors:
         lines.append("    args.extend(constants)")
     lines.append("    r = code(args)")
+    lines += [f"    w{i}.copy_(d{i})" for i in written]
+    lines += [f"    r[{i}] = r[{i}].to('cpu')" for i in numbers]
+    lines += [f"    r[{i}] = as_complex(r[{i}])" for i in pairs]
     lines += [f"    {line}" for line in results.after]
     lines += [f"    r[{i}] = restrided(r[{i}], {strides})" for i, strides in results.strange.items()]
     lines.append(f"    return [{', '.join(results.expressions)}]")
@@ -267,17 +282,24 @@ def _restrided(t: torch.Tensor, sizes: tuple, strides: tuple) -> torch.Tensor:
     return new.copy_(t)
 
 
+def devices_at(node: Node) -> set[str]:
+    """The types of the devices of a node's tensors; numbers of the host may stand among tensors of a device. Raises
+    ``Unsupported`` for another device than the first of its type."""
+    value = node.meta.get("val")
+    tensors = [t for t in (value if isinstance(value, (list, tuple)) else (value,)) if isinstance(t, torch.Tensor)]
+    if other := next((t.device for t in tensors if t.device.index), None):
+        raise _native.Unsupported(f"the graph has tensors on {other}, and graphs are compiled for the first device", [])
+    return {t.device.type for t in tensors if t.device.type != "cpu" or t.dim() > 0}
+
+
 def device_of(gm: GraphModule) -> str:
-    """The device type of a graph's tensors. Raises ``Refused`` where there are several."""
-    found: dict[str, Node] = {}
-    for node in gm.graph.nodes:
-        value = node.meta.get("val")
-        for t in value if isinstance(value, (list, tuple)) else (value,):
-            # Numbers of the host may stand among tensors of a device.
-            if isinstance(t, torch.Tensor) and (t.device.type != "cpu" or t.dim() > 0):
-                found.setdefault(t.device.type, node)
-    kinds = [k for k in found if k != "cpu"] or ["cpu"]
+    """The device type of a graph's tensors. Raises ``Unsupported`` with the nodes of the host where there are several."""
+    used = {node: devices_at(node).union(*map(devices_at, node.all_input_nodes)) for node in gm.graph.nodes}
+    found = set().union(*used.values())
+    home = next((kind for kind in sorted(found) if kind != "cpu"), "cpu")
     if len(found) > 1:
-        node = found["cpu"] if "cpu" in found else next(iter(found.values()))
-        raise Refused(node.name, str(node.target), f"the graph has tensors on {' and '.join(found)}")
-    return kinds[0]
+        reason = f"the graph has tensors on {' and '.join(sorted(found))}"
+        nodes = [n for n, kinds in used.items() if n.op == "call_function" and kinds - {home}]
+        if nodes:
+            raise _native.Unsupported(reason, [(n.name, str(n.target), reason) for n in nodes])
+    return home

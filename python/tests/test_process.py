@@ -182,3 +182,23 @@ def test_a_second_process_traces_nothing_again(tmp_path):
     other = text.replace("layer(x).relu()", "torch.histogramdd(x.detach()[:, :2], 2)[0].sum() * 0 + layer(x).relu()")
     for _ in range(2):
         assert script(other, **environment).strip() == "0"
+
+
+def test_a_second_process_may_leave_out_dynamo_too(tmp_path):
+    text = """
+        import logging
+        logging.disable(logging.CRITICAL)
+        import torch
+        from torch._dynamo.utils import counters
+        class Twice(torch.nn.Module):
+            def forward(self, x):
+                return x.relu() * 2
+        g = torch.compile(Twice(), backend="ferroflux")
+        with torch.no_grad():
+            assert g(torch.ones(3)).tolist() == [2.0] * 3
+        print(counters["stats"]["unique_graphs"])
+        """
+    environment = {"FERROFLUX_CACHE": "on", "FERROFLUX_CACHE_DIR": str(tmp_path), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    environment["TORCH_CACHING_PRECOMPILE"] = "1"
+    assert script(text, **environment).strip() == "1"
+    assert script(text, **environment).strip() == "0"

@@ -1,6 +1,6 @@
 """Runs the samples of PyTorch's own operator tests (`op_db`) through torch.compile with this backend.
 
-    python tools/opinfo.py --dtype float32 --direction forward [--only REGEX] [--part 0/2] [--json FILE] [--fallback torch]
+    python tools/opinfo.py --dtype float32 --direction forward [--device cuda] [--only REGEX] [--part 0/2] [--json FILE] [--fallback torch]
 
 A sample passes where values, dtypes and sizes are those of eager PyTorch within the tolerances of `torch.testing` for the
 dtype (gradients: ten times these). Where float64 can be had and eager differs from it as much as we do, eager's own rounding
@@ -135,7 +135,7 @@ def backward(op, sample, f, undecided):
         wrt = [t for t in leaves(args) if t.requires_grad]
         if not outs or not wrt:
             return None
-        weights = [torch.linspace(0.5, 1.5, t.numel()).reshape(t.shape).to(t.dtype) for t in outs]
+        weights = [torch.linspace(0.5, 1.5, t.numel(), device=t.device).reshape(t.shape).to(t.dtype) for t in outs]
         found = torch.autograd.grad(outs, wrt, weights, allow_unused=True)
         return [g if g is not None else torch.zeros_like(t) for g, t in zip(found, wrt)]
 
@@ -171,7 +171,7 @@ def run(op, args, dtype) -> tuple[str, str]:
     torch.manual_seed(0)
     try:
         samples = []
-        for sample in op.sample_inputs("cpu", dtype, requires_grad=is_backward):
+        for sample in op.sample_inputs(args.device, dtype, requires_grad=is_backward):
             samples.append(sample)
             if len(samples) >= args.samples:
                 break
@@ -234,6 +234,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--direction", choices=["forward", "backward"], default="forward")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--only", default="")
     parser.add_argument("--part", default="0/1", help="this part of so many, for several processes")
     parser.add_argument("--samples", type=int, default=3, help="samples of each operator")
@@ -254,7 +255,7 @@ def main() -> int:
     chosen = [op for i, op in enumerate(chosen) if i % parts == part]
     results, start = collections.defaultdict(dict), time.time()
     for op in chosen:
-        known = op.supported_backward_dtypes("cpu") if args.direction == "backward" else op.supported_dtypes("cpu")
+        known = op.supported_backward_dtypes(args.device) if args.direction == "backward" else op.supported_dtypes(args.device)
         if dtype not in known or args.direction == "backward" and not op.supports_autograd:
             continue
         kind, why = run(op, args, dtype)

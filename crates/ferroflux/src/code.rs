@@ -139,7 +139,10 @@ impl Optimized {
         in_place_or_returned(backend, kernel_options.in_place, &|in_place| {
             let unchecked_indices = options.unchecked_indices;
             let kernel_options = KernelOptions { in_place, unchecked_indices, ..kernel_options.clone() };
-            let kernels = pipeline::lower(&self.graph, &kernel_options, cx)?;
+            let mut kernels = pipeline::lower(&self.graph, &kernel_options, cx)?;
+            if in_place {
+                crate::foreign::lend_results(&mut kernels, &kernel_options.lent_results);
+            }
             let folder = lookup.and_then(|l| l.weights_folder(&kernels));
             let executable = executable(&kernels, backend, options, folder.as_deref())?;
             Ok((kernels, executable))

@@ -83,7 +83,8 @@ impl Compiled {
             return Compiled::with_graph_plugin(program, backend, options);
         }
         let lookup = Lookup::new(Stage::Captured, program.graph(), program.name(), backend, options);
-        let (form, code, from_cache) = compiled_form(program, backend, options, (lookup.as_ref(), false))?;
+        let (form, code, from_cache) =
+            compiled_form(program, backend, options, (lookup.as_ref(), Lends::default()))?;
         let maker = Maker::of(backend, options);
         let weight = |name: &str| program.weight_value(name, maker.as_ref());
         let code = Code::bound(&form, code, backend, &weight)?;
@@ -348,8 +349,16 @@ impl Compiled {
     }
 }
 
-/// The compiled form of a captured graph, from the cache or else made now. `inputs_in_place` says whether the caller lends
-/// inputs for writing.
+/// What the caller of a program lends it for writing.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Lends {
+    /// Inputs that the program mutates.
+    pub(crate) inputs: bool,
+    /// Memory for results.
+    pub(crate) results: bool,
+}
+
+/// The compiled form of a captured graph, from the cache or else made now.
 ///
 /// # Errors
 /// Errors of the stages, and refusals of the backend.
@@ -357,15 +366,21 @@ pub(crate) fn compiled_form(
     program: &Program,
     backend: &LoadedBackend,
     options: &Options,
-    (lookup, inputs_in_place): (Option<&Lookup<'_>>, bool),
+    (lookup, lends): (Option<&Lookup<'_>>, Lends),
 ) -> Result<(Form, LoadedExecutable, bool), Error> {
     get_or_compile(lookup, || {
         let cx = Cx::inference()?;
         let functional = program.through(StageId::Functional, &cx)?;
-        let caller = Caller::Model(Wiring::of(&functional));
-        let wanted =
-            KernelOptions { in_place: true, inputs_in_place, ..KernelOptions::of_model(&functional) };
+        let wiring = Wiring::of(&functional);
         let complex = ComplexBoundary::of(&functional).all().to_vec();
+        let real = wiring.sinks.iter().zip(&complex).map(|(sink, complex)| *sink == Sink::User && !complex);
+        let wanted = KernelOptions {
+            in_place: true,
+            inputs_in_place: lends.inputs,
+            lent_results: if lends.results { real.collect() } else { Vec::new() },
+            ..KernelOptions::of_model(&functional)
+        };
+        let caller = Caller::Model(wiring);
         let graph = pipeline::run(functional, StageId::Autocast..=StageId::Optimized, &cx)?;
         let optimized = Optimized { graph, complex };
         let (kernels, executable) = optimized.compile(backend, options, &wanted, (lookup, &cx))?;

@@ -3,6 +3,8 @@
 use ferroflux::prims_schema;
 use pyo3::prelude::*;
 
+use crate::process::without_lock;
+
 /// For each operator, such as `aten.add.Tensor`, whether the operator table has it.
 #[pyfunction]
 pub(crate) fn known(targets: Vec<String>) -> Vec<bool> {
@@ -12,7 +14,7 @@ pub(crate) fn known(targets: Vec<String>) -> Vec<bool> {
 /// All backends as JSON: a list of objects with name, devices, modes, options, and the reason where one cannot run.
 #[pyfunction]
 pub(crate) fn list_backends(py: Python<'_>) -> PyResult<String> {
-    let list = py.detach(ferroflux::list_backends);
+    let list = without_lock(py, ferroflux::list_backends);
     serde_json::to_string(&list).map_err(|e| crate::error::Error::new_err(e.to_string()))
 }
 

@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 use crate::callable::explained;
 use crate::error::{Error, guarded, raised};
 use crate::exchange;
+use crate::process::without_lock;
 
 /// A compiled archive.
 #[pyclass(frozen, module = "ferroflux")]
@@ -129,7 +130,7 @@ impl Archive {
         }
         let open = |path| SafetensorsFile::open(path).map_err(|e| Error::new_err(e.to_string()));
         let weights = weights.map(open).transpose()?;
-        let made = py.detach(|| {
+        let made = without_lock(py, || {
             guarded(|| {
                 let mut program = Program::load(&path)?;
                 if let Some(file) = &weights {
@@ -148,7 +149,7 @@ impl Archive {
     fn __call__(&self, args: &Bound<'_, PyTuple>) -> PyResult<Vec<Array>> {
         let py = args.py();
         let inputs = args.iter().map(|a| input(&a)).collect::<PyResult<Vec<_>>>()?;
-        let done = py.detach(|| guarded(|| self.compiled.call_with(&inputs))).map_err(raised)?;
+        let done = without_lock(py, || guarded(|| self.compiled.call_with(&inputs))).map_err(raised)?;
         Ok(done.into_iter().map(|t| Array(Value::Host(t))).collect())
     }
 

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use ferroflux::foreign::dlpack::Access;
-use ferroflux::foreign::{Callable as Code, size_input};
+use ferroflux::foreign::{Callable as Code, Results, size_input};
 use ferroflux::fx_ir::Graph;
 use ferroflux::{Mode, Options, Program, Tensor, Value};
 use pyo3::exceptions::PyValueError;
@@ -13,7 +13,9 @@ use pyo3::types::{PyDict, PyList};
 use smallvec::SmallVec;
 
 use crate::error::{Error, guarded, raised};
-use crate::exchange::{current_stream, give, lend};
+use crate::exchange::{current_stream, lend};
+use crate::process::without_lock;
+use crate::results::{Ready, ordered};
 use crate::weights::{BoundCode, Change, Stamp};
 
 /// Sets of weights for which one graph is kept with packed weights each; layers that share their code are such sets.
@@ -69,7 +71,7 @@ pub(crate) struct Callable {
     /// The code of each set of weights, the last used one first.
     bound: Mutex<Vec<Arc<BoundCode>>>,
     /// The code that takes weights as inputs.
-    open: OnceLock<Code>,
+    open: OnceLock<Ready>,
     restless: AtomicU32,
 }
 
@@ -86,7 +88,7 @@ fn compiled(text: &str, options: &Options) -> Result<Code, ferroflux::Error> {
             .parse()
             .map_err(|e: ferroflux::fx_ir::text::TextError| ferroflux::Error::Internal(e.to_string()))?;
         let nothing = |_: &ferroflux::Weight| Ok(None);
-        Program::from_graph(graph, &nothing)?.compile_for_caller(options)
+        Program::from_graph(graph, &nothing)?.compile_for_caller(options, Results::Lent)
     })
 }
 
@@ -108,8 +110,8 @@ impl Callable {
             None if bound.len() == 1 && bound[0].compare(&[]) == Change::Same => Arc::clone(&bound[0]),
             None => {
                 drop(bound);
-                let code = py.detach(|| compiled(&self.text, &self.options)).map_err(raised)?;
-                let one = BoundCode::new(code);
+                let code = without_lock(py, || compiled(&self.text, &self.options)).map_err(raised)?;
+                let one = BoundCode::new(Ready::new(py, code, self.device.is_some())?);
                 self.list().insert(0, Arc::clone(&one));
                 one.bind(&weights, stamps)?;
                 return Ok(Some(one));
@@ -162,13 +164,14 @@ impl Callable {
     }
 
     /// The code that takes weights as inputs.
-    fn open(&self, py: Python<'_>) -> PyResult<&Code> {
+    fn open(&self, py: Python<'_>) -> PyResult<&Ready> {
         if let Some(code) = self.open.get() {
             return Ok(code);
         }
         // Quotes within names are escaped, so this is found at placeholders alone.
         let text = self.text.replace("= parameter \"", "= input \"");
-        let code = py.detach(|| compiled(&text, &self.options)).map_err(raised)?;
+        let code = without_lock(py, || compiled(&text, &self.options)).map_err(raised)?;
+        let code = Ready::new(py, code, self.device.is_some())?;
         self.list().clear();
         Ok(self.open.get_or_init(|| code))
     }
@@ -201,20 +204,20 @@ impl Callable {
         Ok(given)
     }
 
-    fn run<'py>(&self, code: &Code, args: &Bound<'py, PyList>, all: bool) -> PyResult<Bound<'py, PyList>> {
-        let py = args.py();
+    fn run<'py>(&self, ready: &Ready, args: &Bound<'py, PyList>, all: bool) -> PyResult<Bound<'py, PyList>> {
+        let (py, code) = (args.py(), &ready.code);
         let Given { mut values, held } = self.given(args, all)?;
         let seed = if code.draws() { self.seed.call0(py)?.extract::<i64>(py)? as u64 } else { 0 };
+        let ordinal = values.iter().find_map(|v| match v {
+            Value::Device(t) => Some(t.device().ordinal),
+            Value::Host(_) => None,
+        });
+        let ordinal = ordinal.unwrap_or(0);
         let stream = match self.device {
-            Some(kind) => {
-                let ordinal = values.iter().find_map(|v| match v {
-                    Value::Device(t) => Some(t.device().ordinal),
-                    Value::Host(_) => None,
-                });
-                current_stream(py, kind, ordinal.unwrap_or(0))?
-            }
+            Some(kind) => current_stream(py, kind, ordinal)?,
             None => std::ptr::null_mut(),
         };
+        let mut made = ready.results(py, &values, ordinal)?;
         // The convention of boxed calls: the callee lets go of the arguments.
         args.del_slice(0, args.len())?;
         struct Stream(*mut std::ffi::c_void);
@@ -223,19 +226,16 @@ impl Callable {
         // SAFETY: only an address, which no thread dereferences here.
         unsafe impl Sync for Stream {}
         let stream = Stream(stream);
-        let outputs = py.detach(|| {
+        let results = &mut made.values;
+        let outputs = without_lock(py, || {
             let stream = &stream;
             // SAFETY: torch's current stream is live; torch frees memory in the order of that stream. The graph's caller
             // sees to inputs that share memory (AOTAutograd).
-            guarded(|| unsafe { code.call(&mut values, seed, stream.0) })
+            guarded(|| unsafe { code.call(&mut values, results, seed, stream.0) })
         });
         drop(values);
         drop(held);
-        let list = PyList::empty(py);
-        for value in outputs.map_err(raised)? {
-            list.append(give(py, value)?)?;
-        }
-        Ok(list)
+        PyList::new(py, ordered(py, outputs.map_err(raised)?, made)?)
     }
 }
 
@@ -266,7 +266,7 @@ impl Callable {
         }
         let places = places.iter().map(|p| Place::parse(p)).collect::<PyResult<Vec<_>>>()?;
         let constants = places.iter().filter(|p| matches!(p, Place::Constant(_))).count();
-        let code = py.detach(|| compiled(&text, &chosen)).map_err(raised)?;
+        let code = without_lock(py, || compiled(&text, &chosen)).map_err(raised)?;
         let device = match backend {
             "cuda" => Some(ferroflux::foreign::dlpack::DL_CUDA),
             "rocm" => Some(ferroflux::foreign::dlpack::DL_ROCM),
@@ -284,6 +284,7 @@ impl Callable {
             open,
             restless: AtomicU32::new(0),
         };
+        let code = Ready::new(py, code, device.is_some())?;
         if constants == 0 {
             made.open.get_or_init(|| code);
         } else {
@@ -303,7 +304,7 @@ impl Callable {
             return self.run(code, args, true);
         }
         match self.with_weights(args)? {
-            Some(bound) => self.run(&bound.code, args, false),
+            Some(bound) => self.run(&bound.ready, args, false),
             None => self.run(self.open(py)?, args, true),
         }
     }
@@ -312,16 +313,16 @@ impl Callable {
     #[getter(from_cache)]
     fn is_from_cache(&self) -> bool {
         match self.open.get() {
-            Some(code) => code.is_from_cache(),
-            None => self.list().first().is_some_and(|b| b.code.is_from_cache()),
+            Some(ready) => ready.code.is_from_cache(),
+            None => self.list().first().is_some_and(|b| b.ready.code.is_from_cache()),
         }
     }
 
     /// Operators with counts, kernels as (name, kind, nodes), and bytes of memory.
     fn explain<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let found = match self.open.get() {
-            Some(code) => code.explain().clone(),
-            None => self.list().first().map(|b| b.code.explain().clone()).unwrap_or_default(),
+            Some(ready) => ready.code.explain().clone(),
+            None => self.list().first().map(|b| b.ready.code.explain().clone()).unwrap_or_default(),
         };
         explained(py, &found)
     }

@@ -3,7 +3,8 @@
 //! - [`callable`]: a compiled graph, called with torch's tensors without copies and without Python's lock.
 //! - [`archive`]: models of `torch.export`, called with arrays of any framework.
 //! - [`process`]: threads after a fork. [`weights`]: weights that are bound to code.
-//! - [`exchange`]: tensors between Python and compiled code. [`error`]: errors as Python's exceptions.
+//! - [`results`]: torch's memory for results. [`exchange`]: tensors between Python and compiled code.
+//! - [`error`]: errors as Python's exceptions.
 //! - [`about`]: what is there: backends, operators, this build.
 //!
 //! Not here: the conversion of PyTorch's graphs, and anything that knows TorchDynamo; that is Python.
@@ -14,6 +15,7 @@ mod callable;
 mod error;
 mod exchange;
 mod process;
+mod results;
 mod weights;
 
 use pyo3::prelude::*;
@@ -28,5 +30,6 @@ fn ferroflux_native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(about::list_backends, m)?)?;
     m.add_function(wrap_pyfunction!(about::build, m)?)?;
     m.add_function(wrap_pyfunction!(process::after_fork, m)?)?;
+    m.add_function(wrap_pyfunction!(process::at_exit, m)?)?;
     error::register(m)
 }

@@ -4,13 +4,13 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ferroflux::Value;
-use ferroflux::foreign::Callable;
 use ferroflux::foreign::dlpack::Access;
 use pyo3::intern;
 use pyo3::prelude::*;
 
 use crate::error::{guarded, raised};
 use crate::exchange::{address, lend};
+use crate::results::Ready;
 
 /// Where a weight lies, and how often it was written.
 #[derive(Clone, Copy, PartialEq)]
@@ -30,7 +30,7 @@ impl Stamp {
 
 /// Compiled code with one set of weights.
 pub(crate) struct BoundCode {
-    pub(crate) code: Callable,
+    pub(crate) ready: Ready,
     state: Mutex<State>,
 }
 
@@ -53,8 +53,8 @@ pub(crate) enum Change {
 }
 
 impl BoundCode {
-    pub(crate) fn new(code: Callable) -> Arc<BoundCode> {
-        Arc::new(BoundCode { code, state: Mutex::default() })
+    pub(crate) fn new(ready: Ready) -> Arc<BoundCode> {
+        Arc::new(BoundCode { ready, state: Mutex::default() })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -84,7 +84,7 @@ impl BoundCode {
         }
         // Until this succeeds nothing is known to be bound.
         self.state().stamps.clear();
-        guarded(|| self.code.bind(&values)).map_err(raised)?;
+        guarded(|| self.ready.code.bind(&values)).map_err(raised)?;
         drop(values);
         // The old aliases are dropped after the lock, since that may run Python code.
         let old = std::mem::replace(&mut *self.state(), State { stamps, _kept: kept });

@@ -466,6 +466,10 @@ impl Compiled {
 
     /// Runs `body` on the pool, with its threads kept spinning between steps where there are several.
     fn in_team<R: Send>(&self, several: bool, body: &(dyn Fn() -> R + Sync)) -> Result<R, ExecError> {
+        // Another thread would have to be woken, which takes longer than a small program.
+        if wanted_threads(self.options.threads) == 1 {
+            return Ok(team::alone(body));
+        }
         let inside = || if several { team::with(body) } else { body() };
         if self.forks != forked::forks() {
             return Ok(forked::pool(wanted_threads(self.options.threads))?.install(inside));

@@ -137,6 +137,12 @@ pub fn with<R: Send>(body: impl FnOnce() -> R + Send) -> R {
     result.expect("the scope ran the body")
 }
 
+/// Runs `body` on the calling thread alone: its loops are not split.
+pub fn alone<R>(body: impl FnOnce() -> R) -> R {
+    let _guard = Restore(IN_PARALLEL.replace(true));
+    body()
+}
+
 struct Leading<'a>(&'a Team);
 
 impl<'a> Leading<'a> {

@@ -20,8 +20,8 @@ const LARGEST: u64 = 4;
 pub(crate) enum Stage<'a> {
     /// A captured graph, for inference.
     Captured,
-    /// A captured graph whose caller lends every tensor, those for writing too.
-    Lent,
+    /// A captured graph whose caller lends every tensor, those for writing too; whether also memory for results.
+    Lent { results: bool },
     /// Prims of a function or of half of a training step, before the passes; whether state may be written in place.
     Prims { in_place: bool },
     /// A captured graph, for training: all settings that determine the step, and their description.
@@ -143,7 +143,8 @@ pub(crate) fn get_or_compile(
 fn key(stage: Stage<'_>, graph: &Graph, backend: &LoadedBackend, options: &Options) -> Result<Key, String> {
     let (kind, in_place) = match stage {
         Stage::Captured | Stage::Training { .. } => ("captured", true),
-        Stage::Lent => ("captured, on lent tensors,", true),
+        Stage::Lent { results: false } => ("captured, on lent tensors,", true),
+        Stage::Lent { results: true } => ("captured, on lent tensors with results,", true),
         Stage::Prims { in_place } => ("prims", in_place),
     };
     let text = fx_ir::text::print(graph);

@@ -2,10 +2,11 @@
 //! as they are, with any strides; inputs that the graph mutates are written in their own memory; weights are bound where they
 //! lie and bound again when they change.
 //!
-//! [`dlpack`] makes values of DLPack's structs. Not here: the compilation, which is that of [`crate::Compiled`], and any
+//! Results may be in the caller's memory too ([`Results::Lent`]). [`dlpack`] makes values of DLPack's structs. Not here: the compilation, which is that of [`crate::Compiled`], and any
 //! framework's objects (`crates/python`).
 
 pub mod dlpack;
+mod results;
 
 use std::ffi::c_void;
 use std::sync::{PoisonError, RwLock};
@@ -16,11 +17,26 @@ use tensor::Tensor;
 
 use crate::cache::{Caller, Lookup, Stage, Wiring};
 use crate::code::Code;
-use crate::compiled::{Sink, Source, compiled_form};
+use crate::compiled::{Lends, Sink, Source, compiled_form};
 use crate::explain::{Explanation, explain};
 use crate::inputs::{Arguments, InputInfo};
 use crate::pipeline::{Cx, StageId};
 use crate::{Error, Options, Program, graph_plugin};
+
+use results::LentResults;
+pub use results::{LentResult, ResultLayout};
+
+pub(crate) use results::lend as lend_results;
+
+/// Whose memory the results of calls are in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Results {
+    /// The backend's.
+    #[default]
+    Returned,
+    /// The caller's, for those of [`Callable::lent_results`].
+    Lent,
+}
 
 /// A compiled graph that runs on its caller's tensors; from any thread.
 pub struct Callable {
@@ -34,6 +50,7 @@ pub struct Callable {
     sinks: Vec<Sink>,
     /// For each input whether the graph mutates it.
     written: Vec<bool>,
+    lent: LentResults,
     explanation: Explanation,
     from_cache: bool,
 }
@@ -42,24 +59,34 @@ impl Program {
     /// Compiles for a caller that lends all tensors of a call. Weights are not needed yet: parameters, buffers and constants
     /// of the graph are bound by [`Callable::bind`] before the first call.
     ///
+    /// With [`Results::Lent`] the caller also has the memory for results; none is lent to modes that record device graphs,
+    /// whose memory stays where it is, or to backends that take graphs.
+    ///
     /// # Errors
     /// As for [`compile`](Program::compile); a graph that mutates its buffers, which such a caller passes as inputs instead.
-    pub fn compile_for_caller(&self, options: &Options) -> Result<Callable, Error> {
+    pub fn compile_for_caller(&self, options: &Options, results: Results) -> Result<Callable, Error> {
         let backend = crate::registry().load(&options.backend)?;
         if graph_plugin::takes_graphs(&backend) {
             return Callable::of_graph_plugin(self, &backend, options);
         }
-        let lookup = Lookup::new(Stage::Lent, self.graph(), self.name(), &backend, options);
-        let (form, executable, from_cache) = compiled_form(self, &backend, options, (lookup.as_ref(), true))?;
+        let results = results == Results::Lent && !options.mode.records();
+        let stage = Stage::Lent { results };
+        let lookup = Lookup::new(stage, self.graph(), self.name(), &backend, options);
+        let lends = Lends { inputs: true, results };
+        let (form, executable, from_cache) =
+            compiled_form(self, &backend, options, (lookup.as_ref(), lends))?;
         let code = Code::unbound(&form, executable, &backend);
         let Caller::Model(wiring) = form.caller else {
             return Err(Error::Internal("a compiled model without its inputs and outputs".into()));
         };
+        let users = wiring.sinks.iter().zip(&form.kernels.in_place).filter(|(sink, _)| **sink == Sink::User);
+        let places = users.enumerate().filter(|(_, (_, stays))| **stays).map(|(place, _)| place);
+        let lent = LentResults::of(&form.kernels.program, &places.collect::<Vec<_>>());
         let kernels = form.kernels.program;
         let explanation = explain(self.graph(), Some(&kernels));
         let unbound = kernels.constants.is_empty();
         let made = Callable::new(self, code, (wiring, &kernels.guards), explanation)?;
-        let made = Callable { from_cache, kernels: Some(kernels), ..made };
+        let made = Callable { from_cache, kernels: Some(kernels), lent, ..made };
         if unbound {
             // Steps that run once may compute tables even where there are no weights.
             made.bind(&[])?;
@@ -114,6 +141,7 @@ impl Callable {
             sources: wiring.sources,
             sinks: wiring.sinks,
             written,
+            lent: LentResults::default(),
             explanation,
             from_cache: false,
         })
@@ -144,16 +172,39 @@ impl Callable {
         self.read().draws()
     }
 
+    /// The results for which the caller has the memory, by their place among all results.
+    pub fn lent_results(&self) -> &[LentResult] {
+        &self.lent.list
+    }
+
+    /// Sizes and strides of the [`lent_results`](Self::lent_results) for inputs of these sizes.
+    ///
+    /// # Errors
+    /// A size beyond 64 bits.
+    pub fn result_layouts(&self, inputs: &[Value]) -> Result<Vec<ResultLayout>, Error> {
+        let size = |input: usize, dim: usize| {
+            let Some(Source::User(n)) = self.sources.get(input) else { return None };
+            inputs.get(*n)?.sizes().get(dim).map(|n| *n as i64)
+        };
+        self.lent.layouts(&size)
+    }
+
+    /// Whether [`result_layouts`](Self::result_layouts) is the same for all inputs.
+    pub fn has_fixed_results(&self) -> bool {
+        self.lent.is_fixed()
+    }
+
     /// Runs the graph on its inputs in order: tensors over the caller's memory, those that the graph mutates lent for writing
     /// ([`dlpack::Access::Write`]); integers as tensors without dimensions. Returns the tensors that the graph returns, in
-    /// order, without the new values of mutated inputs, which are in these.
+    /// order, without the new values of mutated inputs, which are in these. `results` are values over memory for the
+    /// [`lent_results`](Self::lent_results), lent for writing; those are `None` among what is returned.
     ///
     /// Complex tensors on a device are real ones with a last dimension of 2.
     ///
     /// # Safety
     /// `stream` is null, or a live stream of the driver that the backend uses. Work on a device may still run when this
-    /// returns: the memory of the inputs is freed, and used elsewhere, in the order of that stream. Inputs share no memory
-    /// with those that are mutated.
+    /// returns: the memory of inputs and results is freed, and used elsewhere, in the order of that stream. Inputs share no
+    /// memory with those that are mutated, nor with results.
     ///
     /// # Errors
     /// Inputs that do not fit the graph's dtypes, ranks and sizes; a mutated input whose memory cannot be written; errors of
@@ -161,13 +212,15 @@ impl Callable {
     pub unsafe fn call(
         &self,
         inputs: &mut [Value],
+        results: &mut [Value],
         seed: u64,
         stream: *mut c_void,
-    ) -> Result<Vec<Value>, Error> {
+    ) -> Result<Vec<Option<Value>>, Error> {
         if self.checks || inputs.len() != self.written.len() {
             self.arguments.check(inputs)?;
         }
         self.require_writable(inputs)?;
+        self.require_results(inputs, results)?;
         let code = self.read();
         let outputs = {
             let mut slots: Vec<Option<&mut Value>> = inputs.iter_mut().map(Some).collect();
@@ -178,6 +231,7 @@ impl Callable {
                 let value = value.ok_or_else(|| Error::Internal(format!("input {n} is used twice")))?;
                 all.push(if self.written[n] { Arg::Write(value) } else { Arg::Read(value) });
             }
+            all.extend(results.iter_mut().map(Arg::Write));
             // SAFETY: by this function's own contract.
             unsafe { code.run_on(&mut all, seed, stream) }?
         };
@@ -199,23 +253,38 @@ impl Callable {
         Ok(())
     }
 
+    /// Fails where the memory for results is not that of this call.
+    fn require_results(&self, inputs: &[Value], results: &mut [Value]) -> Result<(), Error> {
+        let lent = &self.lent.list;
+        let layouts = if results.is_empty() { Vec::new() } else { self.result_layouts(inputs)? };
+        let fits = |((value, result), layout): ((&mut Value, &LentResult), &ResultLayout)| {
+            result.fits(value, layout) && value.is_writable()
+        };
+        if results.len() == lent.len() && results.iter_mut().zip(lent).zip(&layouts).all(fits) {
+            return Ok(());
+        }
+        let what =
+            "takes memory for the results that `lent_results` names, lent for writing, by `result_layouts`";
+        Err(Error::Function(format!("a call {what}")))
+    }
+
     /// Returns the user's results, and copies new values of inputs that the code did not store in place.
     fn sort(
         &self,
         code: &Code,
         outputs: Vec<Option<Value>>,
         inputs: &mut [Value],
-    ) -> Result<Vec<Value>, Error> {
+    ) -> Result<Vec<Option<Value>>, Error> {
         let mut given = Vec::with_capacity(outputs.len());
         for (n, (value, sink)) in outputs.into_iter().zip(&self.sinks).enumerate() {
-            let Some(value) = value else { continue };
-            match *sink {
-                Sink::User => given.push(match value {
-                    Value::Host(_) => Value::Host(code.to_host(n, value)?),
-                    device => device,
-                }),
-                Sink::Input(input) => store(code, value, &mut inputs[input])?,
-                Sink::State(_) | Sink::Dropped => {}
+            match (*sink, value) {
+                (Sink::User, None) => given.push(None),
+                (Sink::User, Some(Value::Host(t))) => {
+                    given.push(Some(Value::Host(code.to_host(n, Value::Host(t))?)));
+                }
+                (Sink::User, device) => given.push(device),
+                (Sink::Input(input), Some(value)) => store(code, value, &mut inputs[input])?,
+                _ => {}
             }
         }
         Ok(given)

@@ -28,6 +28,8 @@ pub(crate) struct KernelOptions {
     pub(crate) in_place: bool,
     /// Whether inputs that the program mutates are written in place too: the caller lends them for that.
     pub(crate) inputs_in_place: bool,
+    /// For each result that is a value whether its caller gives the memory for it, where that can be.
+    pub(crate) lent_results: Vec<bool>,
     /// Whether indices from data are not checked.
     pub(crate) unchecked_indices: bool,
 }

@@ -6,13 +6,13 @@ use std::ptr::null_mut;
 use ferroflux::foreign::dlpack::{
     Access, DL_CPU, DLDataType, DLDevice, DLManagedTensorVersioned, DLTensor, borrowed, given,
 };
-use ferroflux::foreign::{Callable, size_input};
+use ferroflux::foreign::{Callable, Results, size_input};
 use ferroflux::{Error, Options, Program, Tensor, Value, Weight};
 
 fn compiled(text: &str) -> Callable {
     let none = |_: &Weight| Ok(None);
     let program = Program::from_graph(text.parse().unwrap(), &none).unwrap();
-    program.compile_for_caller(&Options::new()).unwrap()
+    program.compile_for_caller(&Options::new(), Results::Returned).unwrap()
 }
 
 /// A value over part of `memory`.
@@ -32,10 +32,10 @@ fn lent(memory: &mut [f32], offset: usize, sizes: &[i64], strides: &[i64], acces
 
 fn call(code: &Callable, mut inputs: Vec<Value>) -> Result<Vec<Tensor>, Error> {
     // SAFETY: the default stream; inputs of these tests share no memory.
-    let outputs = unsafe { code.call(&mut inputs, 0, null_mut()) }?;
+    let outputs = unsafe { code.call(&mut inputs, &mut [], 0, null_mut()) }?;
     let host = |value| match value {
-        Value::Host(tensor) => tensor,
-        Value::Device(_) => panic!("a tensor on a device"),
+        Some(Value::Host(tensor)) => tensor,
+        other => panic!("no tensor on the host: {other:?}"),
     };
     Ok(outputs.into_iter().map(host).collect())
 }
@@ -167,5 +167,69 @@ fn values_are_given_away_and_freed_once() {
         });
         let Value::Host(back) = back.unwrap() else { panic!("a host tensor") };
         assert_eq!(back.to_vec::<f32>().unwrap(), [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
+    }
+}
+
+/// One result of its own, a sum that another one reads, a view of the first, and an input as it is.
+const SEVERAL: &str = r#"fx 1.0
+graph "several" {
+  symbol s0 "n" 1..
+  %x: f32[s0, 2] = input "x"
+  %a: f32[s0, 2] = aten.mul.Scalar(%x, 2.0)
+  %sum: f32[2] = aten.sum.dim_IntList(%a, [0], false, none)
+  %b: f32[s0, 2] = aten.add.Tensor(%a, %sum, 1)
+  %t: f32[2, s0]{1, 2} = aten.t.default(%a)
+  return %a
+  return %sum
+  return %b
+  return %t
+  return %x
+}
+"#;
+
+#[test]
+fn results_are_written_where_the_caller_wants_them() {
+    let none = |_: &Weight| Ok(None);
+    let program = Program::from_graph(SEVERAL.parse().unwrap(), &none).unwrap();
+    let code = program.compile_for_caller(&Options::new(), Results::Lent).unwrap();
+    let places: Vec<usize> = code.lent_results().iter().map(|r| r.place).collect();
+    assert!(places.contains(&1) && places.contains(&2), "{places:?}");
+    assert!(!code.has_fixed_results());
+    for rows in [1usize, 3] {
+        let mut memory: Vec<f32> = (0..2 * rows).map(|n| n as f32).collect();
+        let sizes = [rows as i64, 2];
+        let mut inputs = vec![lent(&mut memory, 0, &sizes, &[2, 1], Access::Read)];
+        let layouts = code.result_layouts(&inputs).unwrap();
+        let mut own: Vec<Vec<f32>> =
+            layouts.iter().map(|l| vec![f32::NAN; l.sizes.iter().product::<i64>() as usize]).collect();
+        let mut results: Vec<Value> = (own.iter_mut().zip(&layouts))
+            .map(|(memory, l)| lent(memory, 0, &l.sizes, &l.strides, Access::Write))
+            .collect();
+        // SAFETY: the default stream; all memory is of this test, and apart.
+        let found = unsafe { code.call(&mut inputs, &mut results, 0, null_mut()) }.unwrap();
+        drop(results);
+        let at = |n: usize| match &found[n] {
+            Some(Value::Host(t)) => t.to_vec::<f32>().unwrap(),
+            _ => {
+                let n = places.iter().position(|p| *p == n).unwrap();
+                let (sizes, strides) = (&layouts[n].sizes, &layouts[n].strides);
+                let second = if sizes.len() == 2 { sizes[1] } else { 1 };
+                let index = |e: i64| match sizes.len() {
+                    2 => (e / second) * strides[0] + (e % second) * strides[1],
+                    _ => e * strides[0],
+                };
+                (0..sizes.iter().product()).map(|e| own[n][index(e) as usize]).collect()
+            }
+        };
+        let a: Vec<f32> = memory.iter().map(|x| 2.0 * x).collect();
+        let sum: Vec<f32> = (0..2).map(|c| a.iter().skip(c).step_by(2).sum()).collect();
+        assert_eq!(at(0), a);
+        assert_eq!(at(1), sum);
+        assert_eq!(at(2), a.iter().enumerate().map(|(n, x)| x + sum[n % 2]).collect::<Vec<f32>>());
+        assert_eq!(at(3), (0..2).flat_map(|c| a.iter().skip(c).step_by(2).copied()).collect::<Vec<f32>>());
+        assert_eq!(at(4), memory);
+        // SAFETY: the default stream; without memory for its results the call fails before it reads anything.
+        let error = unsafe { code.call(&mut inputs, &mut [], 0, null_mut()) }.unwrap_err();
+        assert!(error.to_string().contains("result_layouts"), "{error}");
     }
 }

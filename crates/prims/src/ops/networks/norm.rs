@@ -10,7 +10,7 @@ use smallvec::smallvec;
 
 use crate::ops::common::widen;
 use crate::ops::shapes::shape::{self, count, out};
-use crate::{Autocast, Builder, Call, OpDef, OpError};
+use crate::{Autocast, Builder, Call, OpDef, OpError, Outs};
 
 /// The entries.
 pub(in crate::ops) const OPS: &[OpDef] = &[
@@ -76,6 +76,10 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
         let (y, norm) = weight_norm(b, c)?;
         Ok(smallvec![y, norm])
     }),
+    composite!(
+        "aten::_weight_norm_interface_backward(Tensor grad_w, Tensor saved_v, Tensor saved_g, Tensor saved_norms, int dim) -> (Tensor, Tensor)",
+        weight_norm_backward
+    ),
 ];
 
 /// Mean and `1 / sqrt(var + eps)`, with the reduced dimensions kept at size 1.
@@ -216,15 +220,7 @@ pub(in crate::ops) fn per_channel(
 /// `g * v / |v|`, the norm over all dimensions but `dim`.
 fn weight_norm(b: &mut Builder<'_>, c: &Call<'_>) -> Result<(ValueId, ValueId), OpError> {
     let (v, g) = (c.value("v")?, c.value("g")?);
-    let rank = b.rank(v)?;
-    let dim = c.int("dim")?;
-    // -1 is "over everything" here, not the last dimension.
-    let dims: Vec<usize> = if dim == -1 {
-        (0..rank).collect()
-    } else {
-        let kept = c.dim(dim, rank)?;
-        (0..rank).filter(|d| *d != kept).collect()
-    };
+    let dims = normed_dims(c, b.rank(v)?)?;
     let dtype = b.dtype(v)?;
     let (x, scale) = (widen(b, v)?, widen(b, g)?);
     let squares = b.mul(x, x)?;
@@ -235,4 +231,34 @@ fn weight_norm(b: &mut Builder<'_>, c: &Call<'_>) -> Result<(ValueId, ValueId), 
     let norm_sizes: Shape = b.sizes(norm)?;
     let norm = b.reshape(norm, &norm_sizes)?;
     Ok((b.cast(y, dtype)?, norm))
+}
+
+/// The dimensions over which a weight's norm is taken: all but `dim`.
+fn normed_dims(c: &Call<'_>, rank: usize) -> Result<Vec<usize>, OpError> {
+    let dim = c.int("dim")?;
+    // -1 is "over everything" here, not the last dimension.
+    if dim == -1 {
+        return Ok((0..rank).collect());
+    }
+    let kept = c.dim(dim, rank)?;
+    Ok((0..rank).filter(|d| *d != kept).collect())
+}
+
+/// With `s = Σ grad · v` over the normed dimensions: `g / |v| (grad - v s / |v|²)` for `v`, and `s / |v|` for `g`.
+fn weight_norm_backward(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
+    let (v, g) = (c.value("saved_v")?, c.value("saved_g")?);
+    let dims = normed_dims(c, b.rank(v)?)?;
+    let (dtype_v, dtype_g) = (b.dtype(v)?, b.dtype(g)?);
+    let (grad, v, g) = (widen(b, c.value("grad_w")?)?, widen(b, v)?, widen(b, g)?);
+    let wide = b.dtype(v)?;
+    let norm = b.cast(c.value("saved_norms")?, wide)?;
+    let product = b.mul(grad, v)?;
+    let sum = b.reduce(ReduceOp::Sum, product, &dims, true)?;
+    let of_g = b.div(sum, norm)?;
+    let along = b.div(of_g, norm)?;
+    let along = b.mul(v, along)?;
+    let across = b.sub(grad, along)?;
+    let factor = b.div(g, norm)?;
+    let of_v = b.mul(across, factor)?;
+    Ok(smallvec![b.cast(of_v, dtype_v)?, b.cast(of_g, dtype_g)?])
 }
