@@ -141,7 +141,7 @@ fn saving_cost(joint: &JointGraph, v: ValueId) -> i64 {
     if written { bytes_hint(graph, v) } else { 0 }
 }
 
-/// For every node of the forward the position of the first template, scan or routine that follows from it through
+/// For every node of the forward the position of the first template or routine that follows from it through
 /// arithmetic and reductions alone, and the positions of its readers.
 struct Reach {
     position: Arena<NodeId, usize>,
@@ -164,9 +164,10 @@ impl Reach {
         let forward: Vec<NodeId> =
             graph.iter().map(|(id, _)| id).filter(|id| !joint.is_backward(*id)).collect();
         for &id in forward.iter().rev() {
-            let of_reader = |reader: &NodeId| match fuses(graph, *reader) {
-                true => reach.first[*reader],
-                false => reach.position[*reader],
+            let of_reader = |reader: &NodeId| match work(graph, *reader) {
+                Work::Pointwise | Work::Reduction => reach.first[*reader],
+                Work::Compute => reach.position[*reader],
+                Work::Ordered | Work::Unknown => usize::MAX,
             };
             reach.first[id] = reach.readers[id].iter().map(of_reader).min().unwrap_or(usize::MAX);
         }
@@ -175,14 +176,15 @@ impl Reach {
 
     /// Whether arithmetic reads the node after the first template that follows from it.
     fn is_read_late(&self, graph: &Graph, id: NodeId) -> bool {
-        self.readers[id].iter().any(|r| fuses(graph, *r) && self.position[*r] > self.first[id])
+        let fuses = |r: NodeId| matches!(work(graph, r), Work::Pointwise | Work::Reduction);
+        self.readers[id].iter().any(|r| fuses(*r) && self.position[*r] > self.first[id])
     }
 }
 
-/// Whether a node can be part of a kernel with its operands.
-fn fuses(graph: &Graph, id: NodeId) -> bool {
+/// The class of work of a node.
+fn work(graph: &Graph, id: NodeId) -> Work {
     let op = graph.nodes[id].as_call().and_then(|(target, _)| prims::lookup(target));
-    op.is_some_and(|op| op.is_prim() && matches!(op.work(), Work::Pointwise | Work::Reduction))
+    op.map_or(Work::Unknown, |op| op.work())
 }
 
 /// Length of the chain of arithmetic nodes that ends in this one.

@@ -28,7 +28,7 @@ fn halves(file: &File) -> Result<String, String> {
         ["partition", "default"] => partition(&joint),
         ["partition", "min-cut", budget] => {
             let memory_budget = budget.parse().map_err(|_| format!("`{budget}` is no number"))?;
-            partition_min_cut(&joint, &MinCut { memory_budget })
+            partition_min_cut(&joint, &MinCut { memory_budget, ..MinCut::default() })
         }
         _ => return Err("begin with `# test partition default` or `# test partition min-cut BUDGET`".into()),
     };

@@ -58,7 +58,8 @@ fn at_most_what_pytorch_saves() {
         let Some(graph) = captured(name) else { return };
         let joint = joint_of(&graph, true);
         let bytes = |budget| {
-            let p = partition_min_cut(&joint, &MinCut { memory_budget: budget }).unwrap();
+            let p =
+                partition_min_cut(&joint, &MinCut { memory_budget: budget, ..MinCut::default() }).unwrap();
             fx_ir::well_formed(&p.merge().unwrap()).unwrap_or_else(|e| panic!("{name}: {}", e[0]));
             p.saved_bytes().unwrap()
         };
@@ -125,7 +126,8 @@ fn training_steps_compute_the_same_in_halves() {
         let joint = joint_of(&graph, true);
         close(&expected, &execute(&joint.graph, &given), &format!("{name}, passes"));
         for budget in [1.0, 0.3] {
-            let p = partition_min_cut(&joint, &MinCut { memory_budget: budget }).unwrap();
+            let p =
+                partition_min_cut(&joint, &MinCut { memory_budget: budget, ..MinCut::default() }).unwrap();
             let mut merged = p.merge().unwrap();
             close(&expected, &execute(&merged, &given), &format!("{name}, merged at {budget}"));
             optimize(&mut merged, &PassCx::training());
