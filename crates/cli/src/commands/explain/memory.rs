@@ -13,6 +13,7 @@ use crate::show;
 
 /// Memory of a call in bytes.
 pub(super) struct Memory {
+    /// Constants, and the state that a training step writes.
     pub(super) weights: u64,
     pub(super) temporaries: u64,
     pub(super) outputs: u64,
@@ -32,13 +33,15 @@ fn bytes(program: &Program, buffer: &kernel_ir::Buffer) -> Option<u64> {
 impl Memory {
     /// `None` where a size is known only during the call.
     pub(super) fn of(program: &Program, kernels: &kernel_ir::Program) -> Option<Memory> {
+        let mut written = kernels.inputs.iter().filter(|i| i.written).map(|i| &kernels.buffers[i.buf]);
+        let state = written.try_fold(0u64, |sum, buffer| sum.checked_add(bytes(program, buffer)?))?;
         let sum = |wanted: &dyn Fn(&Storage) -> bool| {
             let buffers = kernels.buffers.values().filter(|b| wanted(&b.storage));
             buffers.map(|b| bytes(program, b)).try_fold(0u64, |sum, bytes| sum.checked_add(bytes?))
         };
         let symbol = |id| at_hints(&SymExpr::sym(id), &program.graph().symbols);
         Some(Memory {
-            weights: sum(&|s| matches!(s, Storage::Constant(_) | Storage::Persistent))?,
+            weights: sum(&|s| matches!(s, Storage::Constant(_) | Storage::Persistent))?.checked_add(state)?,
             temporaries: kernels.plan.place(kernels, &symbol).ok()?.1,
             outputs: sum(&|s| *s == Storage::Output)?,
         })
