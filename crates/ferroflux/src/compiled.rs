@@ -124,7 +124,7 @@ impl Compiled {
         backend: &LoadedBackend,
         options: &Options,
     ) -> Result<Compiled, Error> {
-        let cx = Cx::inference()?;
+        let cx = Cx::inference()?.mixed(options.mixed(backend));
         let functional = program.through(StageId::Functional, &cx)?;
         let wiring = Wiring::of(&functional);
         let weight = |name: &str| program.weight_value(name, None);
@@ -376,7 +376,7 @@ pub(crate) fn compiled_form(
     (lookup, lends): (Option<&Lookup<'_>>, Lends),
 ) -> Result<(Form, LoadedExecutable, bool), Error> {
     get_or_compile(lookup, || {
-        let cx = Cx::inference()?;
+        let cx = Cx::inference()?.mixed(options.mixed(backend));
         let functional = program.through(StageId::Functional, &cx)?;
         let wiring = Wiring::of(&functional);
         let complex = ComplexBoundary::of(&functional).all().to_vec();

@@ -1,6 +1,10 @@
 //! The options of a compilation.
 
+use aot_autograd::Mixed;
+use ir_core::{AutocastDevice, DType};
+use plugin_host::LoadedBackend;
 pub use plugin_host::Mode;
+use plugin_sdk::dlpack::{DL_CUDA, DL_ROCM};
 
 use crate::cache::Cache;
 
@@ -13,6 +17,7 @@ pub struct Options {
     pub(crate) seed: Option<u64>,
     pub(crate) cache: Cache,
     pub(crate) unchecked_indices: bool,
+    pub(crate) autocast: Option<DType>,
 }
 
 impl Default for Options {
@@ -24,6 +29,7 @@ impl Default for Options {
             seed: None,
             cache: Cache::Usual,
             unchecked_indices: false,
+            autocast: None,
         }
     }
 }
@@ -73,6 +79,20 @@ impl Options {
     pub fn unchecked_indices(mut self, unchecked: bool) -> Options {
         self.unchecked_indices = unchecked;
         self
+    }
+    /// Computes in mixed precision, as PyTorch does within `torch.autocast(device, dtype)`: operators on the lists of the device
+    /// compute in `bf16` or `f16`, others in the types that they receive, and results keep the type in which they are computed.
+    /// Regions of `torch.autocast` that the archive recorded for the backend's kind of device apply without this option, and
+    /// lie within it.
+    pub fn autocast(mut self, dtype: DType) -> Options {
+        self.autocast = Some(dtype);
+        self
+    }
+    /// The mixed precision of a program on a backend: regions for GPUs apply on its first usable device being one.
+    pub(crate) fn mixed(&self, backend: &LoadedBackend) -> Mixed {
+        let on_gpu = backend.first_device().is_ok_and(|d| matches!(d.device_type, DL_CUDA | DL_ROCM));
+        let device = if on_gpu { AutocastDevice::Cuda } else { AutocastDevice::Cpu };
+        Mixed { device, whole: self.autocast }
     }
     /// The backend's options in their text form.
     pub(crate) fn backend_option_list(&self) -> Vec<(&str, &str)> {

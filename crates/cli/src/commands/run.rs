@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::compare::{self, Accuracy, Agreement, ToleranceArgs};
 use crate::inputs::{self, SetArgs};
 use crate::model::{self, Model};
-use crate::options::{BackendArgs, Global, WeightArgs};
+use crate::options::{AutocastArgs, BackendArgs, Global, WeightArgs};
 use crate::progress::Progress;
 use crate::report::usage;
 use crate::{files, show};
@@ -49,6 +49,8 @@ pub(crate) struct Args {
     weights: WeightArgs,
     #[command(flatten)]
     backend: BackendArgs,
+    #[command(flatten)]
+    autocast: AutocastArgs,
     /// Prints one JSON object instead of text.
     #[arg(long)]
     json: bool,
@@ -80,7 +82,7 @@ pub(crate) fn run(args: &Args, global: &Global, out: &mut dyn Write) -> Result<(
     let expected = args.expect.as_deref().map(model::tensors).transpose()?;
     let infos = model.program.inputs();
     let inputs = inputs::from_file(&infos, &given, &args.prefix, &args.set.of(&infos)?)?;
-    let (outputs, times) = execute(&model, &args.backend.options(global), &inputs)?;
+    let (outputs, times) = execute(&model, &args.autocast.on(args.backend.options(global)), &inputs)?;
     if let Some(path) = &args.outputs {
         write_outputs(path, &outputs)?;
     }
