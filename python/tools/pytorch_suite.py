@@ -1,10 +1,12 @@
 """Runs test files of PyTorch's own repository with this backend in the place of TorchInductor.
 
-    python tools/pytorch_suite.py CHECKOUT test/inductor/test_torchinductor.py [-k EXPRESSION] [--json FILE]
+    python tools/pytorch_suite.py CHECKOUT test/inductor/test_torchinductor.py [-k EXPRESSION] [--dynamic] [--json FILE]
 
-CHECKOUT is a checkout of PyTorch at the version of the installed torch; nothing of it is part of this repository.
-`torch._inductor.compile_fx.compile_fx` is replaced, so whatever asks for TorchInductor gets this backend. Tests of
-TorchInductor's own output (generated code, counters, FileCheck) cannot pass and are counted apart, with the reason.
+CHECKOUT is a checkout of PyTorch (of its folder `test`), best at the version of the installed torch; nothing of it is part of
+this repository. `torch._inductor.compile_fx.compile_fx` is replaced, so whatever asks for TorchInductor gets this backend;
+`--dynamic` makes all sizes symbolic, as `test_torchinductor_dynamic_shapes.py` does. A test that fails is run once more with
+PyTorch's own `aot_eager` in the place of TorchInductor. What fails there too is counted apart, with what it looks at:
+TorchInductor's generated code and counters, or names and settings that this version of torch does not have.
 """
 
 from __future__ import annotations
@@ -20,25 +22,46 @@ import warnings
 
 warnings.simplefilter("ignore")
 
-# What a test asserts about TorchInductor itself, by a pattern on its source or on its failure.
+# What a test that passes with TorchInductor alone looks at, by a pattern on its source.
 OWN = {
-    "generated code": r"run_and_get_(code|cpp_code|triton_code|kernels)|FileCheck|get_code|run_fw_bw_and_get_code",
     "counters of TorchInductor": r"metrics\.|counters\[.inductor|generated_kernel_count",
-    "settings of TorchInductor": r"config\.patch|torch\._inductor\.config|inductor_config",
+    "generated code": r"run_and_get_(code|cpp_code|triton_code|kernels)|FileCheck|get_code|run_fw_bw_and_get_code",
+    "settings of another version": r"functorch_config|config\.patch|torch\._inductor\.config|inductor_config",
     "internals of TorchInductor": r"torch\._inductor\.|V\.graph|InductorTest|lowering|ir\.",
 }
+OTHER = "names or messages of another version"
 
 
-def rerouted() -> None:
-    """Puts this backend in the place of TorchInductor."""
-    import torch._inductor.compile_fx as inductor
+class Rerouted:
+    """Stands in the place of TorchInductor: this backend, or for comparison PyTorch's `aot_eager`."""
 
-    from ferroflux.backend import ferroflux
+    def __init__(self) -> None:
+        import torch._inductor.compile_fx as inductor
+        from torch._dynamo.backends.registry import lookup_backend
 
-    def compile_fx(model_, example_inputs_, *rest, **keywords):
-        return ferroflux(model_, example_inputs_)
+        from ferroflux.backend import ferroflux
 
-    inductor.compile_fx = compile_fx
+        self.own, self.plain = ferroflux, lookup_backend("aot_eager")
+        self.backend = self.own
+
+        def compile_fx(model_, example_inputs_, *rest, **keywords):
+            return self.backend(model_, example_inputs_)
+
+        inductor.compile_fx = compile_fx
+
+    def fails_plainly(self, test) -> bool:
+        """Whether a test fails with `aot_eager` too."""
+        import torch
+
+        self.backend = self.plain
+        torch._dynamo.reset()
+        try:
+            result = unittest.TestResult()
+            type(test)(test._testMethodName).run(result)
+            return not result.wasSuccessful()
+        finally:
+            self.backend = self.own
+            torch._dynamo.reset()
 
 
 # Names of torch's own test helpers that test files of earlier versions import.
@@ -61,8 +84,9 @@ def with_earlier_names() -> None:
 class Results(unittest.TestResult):
     """Counts, with one line a failure."""
 
-    def __init__(self) -> None:
+    def __init__(self, rerouted: Rerouted) -> None:
         super().__init__()
+        self.rerouted = rerouted
         self.kinds: dict[str, list[str]] = collections.defaultdict(list)
 
     def addSuccess(self, test):
@@ -84,20 +108,24 @@ class Results(unittest.TestResult):
         self.judge(test, err)
 
     def judge(self, test, err):
-        for why, pattern in OWN.items():
-            if re.search(pattern, source(test)):
-                self.kinds[why].append(test.id())
-                return
-        self.kinds["failed"].append(test.id())
         said = " ".join(str(err[1]).split("To execute this test")[0].split())
+        if self.rerouted.fails_plainly(test):
+            text = source(test)
+            why = next((why for why, pattern in OWN.items() if re.search(pattern, text)), OTHER)
+            self.kinds[f"fail with aot_eager too ({why})"].append(test.id())
+            return
+        self.kinds["failed"].append(test.id())
         print(f"FAILED {test.id()}: {err[0].__name__}: {said[:300]}", flush=True)
 
 
 def source(test) -> str:
     import inspect
 
+    method = getattr(type(test), test._testMethodName)
+    # A copy of another class's test has that as the default of an argument.
+    copied = [d for d in getattr(method, "__defaults__", None) or () if callable(d)]
     try:
-        return inspect.getsource(getattr(test, test._testMethodName))
+        return inspect.getsource(inspect.unwrap(copied[0] if copied else method))
     except (OSError, TypeError):
         return ""
 
@@ -116,21 +144,27 @@ def main() -> int:
     parser.add_argument("file")
     parser.add_argument("-k", default="")
     parser.add_argument("--limit", type=int)
+    parser.add_argument("--dynamic", action="store_true")
     parser.add_argument("--json")
     args = parser.parse_args()
     sys.argv = sys.argv[:1]
     folder = os.path.join(args.checkout, "test")
     sys.path[:0] = [folder, os.path.dirname(os.path.join(args.checkout, args.file))]
     with_earlier_names()
-    rerouted()
+    rerouted = Rerouted()
     import importlib.util
+
+    import torch
+
+    if args.dynamic:
+        torch._dynamo.config.assume_static_by_default = False
 
     spec = importlib.util.spec_from_file_location("pytorch_suite", os.path.join(args.checkout, args.file))
     module = importlib.util.module_from_spec(spec)
     sys.modules["pytorch_suite"] = module
     spec.loader.exec_module(module)
     tests = [t for t in flat(unittest.defaultTestLoader.loadTestsFromModule(module)) if re.search(args.k, t.id())]
-    results = Results()
+    results = Results(rerouted)
     for test in tests[: args.limit]:
         test.run(results)
     counts = {kind: len(ids) for kind, ids in results.kinds.items()}

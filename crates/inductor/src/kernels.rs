@@ -2,8 +2,8 @@
 
 use ir_core::{DType, Shape, SymExpr};
 use kernel_ir::{
-    AccId, BodyBuilder, BufId, Epilogue, InstKind, LoopBounds, LoopKernel, ReduceOp, Stage, StoreMode, Val,
-    pruned,
+    AccId, BodyBuilder, BufId, Epilogue, Inst, InstKind, LoopBounds, LoopKernel, ReduceOp, Stage, StoreMode,
+    Val, pruned,
 };
 use rustc_hash::FxHashMap;
 
@@ -221,7 +221,43 @@ pub(crate) fn epilogue(defs: &Defs, s: &Schedule, group: &Group, template: BufId
             b.store(member.def, index, values[&member.def], StoreMode::Write);
         }
     }
-    Epilogue { ranges: group.outer.clone(), insts: pruned(b.finish()) }
+    let mut insts = pruned(b.finish());
+    if is_rounded_later(defs, s, template) {
+        keep_precision(&mut insts, acc);
+    }
+    Epilogue { ranges: group.outer.clone(), insts: pruned(insts) }
+}
+
+/// Whether a template's result is an intermediate value of one call of the captured graph, whose result alone is rounded: the
+/// product of a linear layer before its bias.
+fn is_rounded_later(defs: &Defs, s: &Schedule, template: BufId) -> bool {
+    let own = defs.get(template);
+    let reads =
+        |d: &&Def| d.insts().iter().any(|i| matches!(i.kind, InstKind::Load { buf, .. } if buf == template));
+    let mut readers = defs.list.values().flatten().filter(reads).peekable();
+    readers.peek().is_some()
+        && readers.all(|d| d.origin == own.origin && matches!(d.kind, DefKind::Loop { .. }))
+        && !s.is_read_outside(defs, template)
+}
+
+/// Lets what reads a template's result in 16 bits, and only to widen it again, read the accumulator.
+fn keep_precision(insts: &mut [Inst], acc: DType) {
+    let is_raw = |i: &Inst| matches!(i.kind, InstKind::Template);
+    let Some(raw) = insts.iter().position(is_raw).map(|n| Val(n as u32)) else { return };
+    let is_narrow = |i: &Inst| matches!(i.kind, InstKind::Cast(v) if v == raw) && i.dtype.size() < acc.size();
+    let Some(narrow) = insts.iter().position(is_narrow).map(|n| Val(n as u32)) else { return };
+    let widens = |i: &Inst| matches!(i.kind, InstKind::Cast(v) if v == narrow) && i.dtype == acc;
+    let mut other = false;
+    for inst in insts.iter().filter(|i| !widens(i)) {
+        inst.kind.for_each_val(&mut |v| other |= v == narrow);
+    }
+    if other {
+        return;
+    }
+    let wide: Vec<bool> = insts.iter().map(widens).collect();
+    for inst in insts {
+        inst.kind.map_vals(&|v| if wide[v.0 as usize] { raw } else { v });
+    }
 }
 
 /// A scatter: a kernel that copies the base and one that combines the values in; the latter alone where the base's memory

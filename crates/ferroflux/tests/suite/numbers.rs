@@ -48,6 +48,45 @@ fn sample(program: &Program, golden: &SafetensorsFile, s: usize) -> Option<Vec<I
     given.map(one).collect()
 }
 
+/// A layer in 16 bits rounds once, as PyTorch's does: its product is not rounded before the bias is added, which may cancel most
+/// of it.
+#[test]
+fn a_layer_in_16_bits_is_rounded_once() {
+    const LAYER: &str = r#"fx 1.0
+graph "layer" {
+  %x: bf16[4, 32] = input "x"
+  %w: bf16[8, 32] = input "w"
+  %b: bf16[8] = input "b"
+  %y: bf16[4, 8] = aten.linear.default(%x, %w, %b)
+  %z: bf16[4, 8] = aten.relu.default(%y)
+  return %z
+}
+"#;
+    let program = Program::from_graph(LAYER.parse().unwrap(), &BTreeMap::new()).unwrap();
+    let made = |name: &str, sizes: &[usize], scale: f32| {
+        let wide = ferroflux::tensor::formula::fill(name, sizes, scale, 0.0).unwrap();
+        wide.to_dtype(DType::BF16).unwrap()
+    };
+    let (x, w) = (made("x", &[4, 32], 3.0), made("w", &[8, 32], 3.0));
+    let values = |t: &Tensor| t.iter_f64().collect::<Vec<f64>>();
+    let (a, c) = (values(&x), values(&w));
+    let product = |i: usize, j: usize| (0..32).map(|k| a[32 * i + k] * c[32 * j + k]).sum::<f64>();
+    // Nearly the product of the first row, so that little is left of it.
+    let bias: Vec<f32> = (0..8).map(|j| 0.05 - product(0, j) as f32).collect();
+    let b = Tensor::from_vec(bias, &[8]).unwrap().to_dtype(DType::BF16).unwrap();
+    let biases = values(&b);
+    for backend in backends().into_iter().filter(|b| ["cpu", "gpu-emulator"].contains(b)) {
+        let code = program.compile(&Options::new().backend(backend)).unwrap();
+        let z = code.call(&[x.clone(), w.clone(), b.clone()]).unwrap().remove(0);
+        for (n, got) in z.iter_f64().enumerate() {
+            let exact = (product(n / 8, n % 8) + biases[n % 8]).max(0.0);
+            // Half a unit in the last place, and what the sum in float32 rounds.
+            let allowed = exact / 256.0 + 1e-4;
+            assert!((got - exact).abs() <= allowed, "{backend}: {got} instead of {exact}");
+        }
+    }
+}
+
 /// float32 within 2e-5 of itself, or of 1e-5; all else equal.
 fn assert_close(got: &Tensor, expected: &Tensor, what: &str) {
     assert_eq!((got.dtype(), got.sizes()), (expected.dtype(), expected.sizes()), "{what}");
