@@ -60,7 +60,7 @@ pub type FfxListings = unsafe extern "C" fn(
 /// valid for the life of the process. Calls may be slower meanwhile: a device may run them step by step.
 pub type FfxObserve = unsafe extern "C" fn(ctx: *mut c_void, sink: Option<FfxStepSink>, user: *mut c_void);
 
-/// The table of [`INSPECTION`]; valid for the life of the process. Since minor 1.
+/// The table of [`INSPECTION`]; valid for the life of the process. Since minor 2.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct FfxInspection {

@@ -10,8 +10,8 @@ use plugin_abi::{
     FfxArtifactLoad, FfxArtifactSave, FfxBindConstants, FfxCompile, FfxCopy, FfxDeviceInfo, FfxDeviceMemory,
     FfxEntry, FfxEnumerateDevices, FfxError, FfxExecutableDestroy, FfxExecutableInfoFn, FfxExecute,
     FfxGetExtension, FfxInspection, FfxListings, FfxMemoryEstimateFn, FfxObserve, FfxPlugin, FfxQuerySupport,
-    FfxStr, FfxStreamCreate, FfxStreamDestroy, FfxStreamSynchronize, FfxStreams, FfxToDevice, FfxToHost,
-    INSPECTION, STREAMS, Table, TableError,
+    FfxReleaseConstants, FfxStr, FfxStreamCreate, FfxStreamDestroy, FfxStreamSynchronize, FfxStreams,
+    FfxToDevice, FfxToHost, INSPECTION, STREAMS, Table, TableError,
 };
 
 use crate::read::{Described, description, device, failure};
@@ -58,6 +58,7 @@ pub(crate) struct MemorySlots {
     pub(crate) to_host: FfxToHost,
     pub(crate) allocate: Option<FfxAllocate>,
     pub(crate) copy: Option<FfxCopy>,
+    pub(crate) release_constants: Option<FfxReleaseConstants>,
 }
 
 /// The slots of the extension for streams.
@@ -167,6 +168,7 @@ fn device_memory(table: &FfxPlugin, backend: &str) -> Result<Option<MemorySlots>
         to_host: memory.to_host.ok_or_else(|| missing("to_host"))?,
         allocate: memory.allocate,
         copy: memory.copy,
+        release_constants: memory.release_constants,
     }))
 }
 

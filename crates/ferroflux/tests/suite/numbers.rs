@@ -87,6 +87,34 @@ graph "layer" {
     }
 }
 
+/// The quotient of two integers is a float, also where both are numbers of the call.
+#[test]
+fn integers_are_divided_as_floats() {
+    const QUOTIENTS: &str = r#"fx 1.0
+graph "quotients" {
+  symbol s0 "m" 0..=100000 hint 1024
+  symbol s1 "n" 1..=100000 hint 100
+  %a: int(s0) = input "a"
+  %b: int(s1) = input "b"
+  %x: f32[] = aten.div.Tensor(s0, s1)
+  %y: f32[] = aten.div.Tensor_mode(s0, s1, none)
+  %z: i64[] = aten.div.Tensor_mode(s0, s1, "floor")
+  %l: bool[] = aten.lt.Tensor(s0, s1)
+  return %x
+  return %y
+  return %z
+  return %l
+}
+"#;
+    let program = Program::from_graph(QUOTIENTS.parse().unwrap(), &BTreeMap::new()).unwrap();
+    for backend in backends() {
+        let code = program.compile(&Options::new().backend(backend)).unwrap();
+        let all = code.call_with(&[1024.into(), 100.into()]).unwrap();
+        let got: Vec<f64> = all.iter().map(|t| t.item().unwrap().as_f64()).collect();
+        assert_eq!(got, [f64::from(10.24_f32), f64::from(10.24_f32), 10.0, 0.0], "{backend}");
+    }
+}
+
 /// float32 within 2e-5 of itself, or of 1e-5; all else equal.
 fn assert_close(got: &Tensor, expected: &Tensor, what: &str) {
     assert_eq!((got.dtype(), got.sizes()), (expected.dtype(), expected.sizes()), "{what}");

@@ -45,11 +45,13 @@ pub(crate) fn promoted(
     if rule == Promote::AlwaysBool {
         operands.iter_mut().for_each(|o| round_number(o, compute));
     }
-    // `pow(2, x)` and the like always bring a tensor; a call of two numbers computes on 0-dim tensors.
+    // `pow(2, x)` and the like always bring a tensor; a call of two numbers computes on 0-dim tensors. Their dtypes are what the
+    // numbers are, which says nothing of a rule that makes floats of integers.
     if !operands.iter().any(|o| matches!(o, Arg::Value(_)))
         && let Some(first) = operands.first_mut()
     {
-        *first = Arg::Value(b.as_tensor(&first.clone(), compute)?);
+        let dtype = if rule == Promote::AlwaysBool { compute } else { result };
+        *first = Arg::Value(b.as_tensor(&first.clone(), dtype)?);
     }
     Ok((operands, result))
 }
