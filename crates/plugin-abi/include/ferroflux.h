@@ -697,7 +697,7 @@ typedef void (*FfxStepSink)(void *user, const struct FfxStepRun *run);
 // valid for the life of the process. Calls may be slower meanwhile: a device may run them step by step.
 typedef void (*FfxObserve)(void *ctx, FfxStepSink sink, void *user);
 
-// The table of `FFX_INSPECTION`; valid for the life of the process. Since minor 1.
+// The table of `FFX_INSPECTION`; valid for the life of the process. Since minor 2.
 typedef struct FfxInspection {
   // Size and version.
   struct FfxHead head;
