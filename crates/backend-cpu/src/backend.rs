@@ -3,8 +3,8 @@
 use kernel_ir::{IR_MAJOR, IR_MINOR, Program, Storage};
 use plugin_sdk::{
     Artifact, Backend, CompileRequest, Constants, Description, DeviceId, DeviceInfo, ErrorKind, Executable,
-    Host, IrVersion, MemoryEstimate, OptionKind, OptionSpec, OwnedTensor, PluginError, Refusal, Signature,
-    Stream, TensorView,
+    Host, IrVersion, Listing, MemoryEstimate, OptionKind, OptionSpec, OwnedTensor, PluginError, Refusal,
+    Signature, Stream, TensorView,
 };
 
 use crate::clif::{self, Bytes, Saved};
@@ -76,6 +76,10 @@ impl Backend for CpuBackend {
             return Ok(None);
         };
         Ok(Some(MemoryEstimate { constant_bytes, peak_bytes: arena + outputs, code_bytes: 0 }))
+    }
+
+    fn has_inspection(&self) -> bool {
+        true
     }
 
     fn compile(&self, request: &CompileRequest<'_>) -> Result<Box<dyn Executable>, PluginError> {
@@ -167,6 +171,10 @@ impl Executable for CpuExecutable {
             .functions(self.compiled.functions())
             .ok_or_else(|| PluginError::unsupported("the machine code refers to what cannot be saved"))?;
         Ok(saved.0)
+    }
+
+    fn listings(&self) -> Result<Vec<Listing>, PluginError> {
+        Ok(self.compiled.listings()?)
     }
 }
 

@@ -46,6 +46,7 @@
 pub mod dlpack;
 pub mod error;
 pub mod host;
+pub mod inspection;
 pub mod memory;
 pub mod mode;
 pub mod plugin;
@@ -55,6 +56,7 @@ pub mod table;
 pub use dlpack::{DLDataType, DLDevice, DLManagedTensorVersioned, DLPackVersion, DLTensor};
 pub use error::*;
 pub use host::*;
+pub use inspection::*;
 pub use memory::*;
 pub use mode::{Mode, UnknownMode};
 pub use plugin::*;

@@ -175,6 +175,7 @@ mod backend;
 mod describe;
 mod error;
 mod host;
+mod inspection;
 mod options;
 mod owned;
 mod program;
@@ -186,6 +187,7 @@ pub use backend::{Backend, Executable, MemoryEstimate, Refusal, Signature, Strea
 pub use describe::{Description, DeviceInfo};
 pub use error::{ErrorKind, PluginError};
 pub use host::{Host, LogLevel};
+pub use inspection::{Listing, step_ran, steps_wanted};
 pub use options::{OptionKind, OptionSpec, Options};
 pub use owned::{OwnedTensor, UninitTensor};
 pub use program::{CompileRequest, ProgramBytes};

@@ -5,8 +5,9 @@
 
 use plugin_abi::{
     DLManagedTensorVersioned, DLTensor, FfxArtifact, FfxCompileRequest, FfxDescription, FfxDeviceInfo,
-    FfxDeviceMemory, FfxError, FfxExecutableInfo, FfxHost, FfxIrVersion, FfxMemoryEstimate, FfxNameValue,
-    FfxOptionSpec, FfxPlugin, FfxProgram, FfxRefusal, FfxStr, FfxStreams, Table,
+    FfxDeviceMemory, FfxError, FfxExecutableInfo, FfxHost, FfxInspection, FfxIrVersion, FfxListing,
+    FfxMemoryEstimate, FfxNameValue, FfxOptionSpec, FfxPlugin, FfxProgram, FfxRefusal, FfxStepRun, FfxStr,
+    FfxStreams, Table,
 };
 use std::mem::{offset_of, size_of};
 
@@ -49,6 +50,9 @@ fn tables_have_their_golden_layout() {
         "FfxDeviceMemory 48: to_device@8+8 to_host@16+8 allocate@24+8 copy@32+8 release_constants@40+8",
     );
     check::<FfxStreams>("FfxStreams 32: create@8+8 synchronize@16+8 destroy@24+8");
+    check::<FfxInspection>("FfxInspection 24: listings@8+8 observe@16+8");
+    check::<FfxListing>("FfxListing 56: step@8+16 language@24+16 text@40+16");
+    check::<FfxStepRun>("FfxStepRun 64: device@8+8 program@16+16 step@32+16 ago@48+8 duration@56+8");
     check::<FfxArtifact>("FfxArtifact 32: device@8+8 bytes@16+8 n_bytes@24+8");
     check::<FfxPlugin>(
         "FfxPlugin 120: ctx@8+8 describe@16+8 enumerate_devices@24+8 compile@32+8 executable_info@40+8 execute@48+8 \
@@ -81,6 +85,9 @@ fn listed_fields_leave_no_gap() {
     dense::<FfxArtifact>();
     dense::<FfxDeviceMemory>();
     dense::<FfxStreams>();
+    dense::<FfxInspection>();
+    dense::<FfxListing>();
+    dense::<FfxStepRun>();
     dense::<FfxPlugin>();
 }
 
@@ -124,7 +131,10 @@ fn codes_have_their_golden_values() {
     let levels = [FFX_LOG_ERROR, FFX_LOG_WARN, FFX_LOG_INFO, FFX_LOG_DEBUG, FFX_LOG_TRACE];
     assert_eq!(levels, [1, 2, 3, 4, 5]);
     assert_eq!(ENTRY_SYMBOL, "ffx_plugin_entry_v1");
-    assert_eq!((DEVICE_MEMORY, STREAMS), ("ferroflux.device-memory.v1", "ferroflux.streams.v1"));
+    assert_eq!(
+        [DEVICE_MEMORY, STREAMS, INSPECTION],
+        ["ferroflux.device-memory.v1", "ferroflux.streams.v1", "ferroflux.inspection.v1"]
+    );
 }
 
 #[test]

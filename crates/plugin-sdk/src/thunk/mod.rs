@@ -5,14 +5,15 @@
 //! - [`description`]: a [`Description`](crate::Description) laid out as C structs.
 //! - [`request`]: arguments of the host, read and checked.
 //! - [`entry`]: one instance per backend type, and its table.
-//! - [`slots`]: the functions of that table; [`artifacts`] and [`extensions`]: those for artifacts, and those of
-//!   extensions.
+//! - [`slots`]: the functions of that table; [`artifacts`], [`extensions`] and [`inspection`]: those for artifacts, and those
+//!   of extensions.
 
 mod artifacts;
 mod description;
 mod entry;
 mod extensions;
 mod guard;
+mod inspection;
 mod request;
 mod slots;
 
