@@ -3,6 +3,7 @@
 pub use plugin_host::Mode;
 
 use crate::cache::Cache;
+use crate::mesh::{Member, MeshOptions, Plan};
 
 /// How to compile. `Options::new()` is the built-in `cpu` backend in default mode.
 #[derive(Clone, Debug)]
@@ -13,6 +14,7 @@ pub struct Options {
     pub(crate) seed: Option<u64>,
     pub(crate) cache: Cache,
     pub(crate) unchecked_indices: bool,
+    pub(crate) mesh: Option<MeshOptions>,
 }
 
 impl Default for Options {
@@ -24,6 +26,7 @@ impl Default for Options {
             seed: None,
             cache: Cache::Usual,
             unchecked_indices: false,
+            mesh: None,
         }
     }
 }
@@ -72,6 +75,26 @@ impl Options {
     /// elsewhere. Backends that run operator by operator (`eager`, `oracle`) check regardless.
     pub fn unchecked_indices(mut self, unchecked: bool) -> Options {
         self.unchecked_indices = unchecked;
+        self
+    }
+    /// Lays the program out on the mesh of this rank, by the plan that the names of the axes suggest (`dp`: data parallel,
+    /// `fsdp`: fully sharded, `tp`: tensor parallel). Every rank compiles the same program with the same options and makes the
+    /// same calls on the same inputs. Compiled programs of a mesh are not cached.
+    pub fn mesh(mut self, member: &Member) -> Options {
+        let (plan, placements) = (None, Vec::new());
+        self.mesh = Some(MeshOptions { member: member.clone(), plan, placements });
+        self
+    }
+    /// Lays the program out by this plan instead; after [`mesh`](Options::mesh).
+    pub fn plan(mut self, plan: Plan) -> Options {
+        self.mesh.iter_mut().for_each(|m| m.plan = Some(plan.clone()));
+        self
+    }
+    /// Places what a pattern matches: `placement("*.q_proj.weight", "tp=S(0)")`. Comes before the plan, and replaces the one
+    /// that names suggest; after [`mesh`](Options::mesh).
+    pub fn placement(mut self, pattern: impl Into<String>, placements: impl Into<String>) -> Options {
+        let (pattern, placements) = (pattern.into(), placements.into());
+        self.mesh.iter_mut().for_each(|m| m.placements.push((pattern.clone(), placements.clone())));
         self
     }
     /// The backend's options in their text form.

@@ -26,6 +26,8 @@ pub struct LoadedExecutable {
     program_interface: ProgramInterface,
     /// The bound constants: the plugin reads this memory until the executable is destroyed, so it is dropped last.
     bound: Vec<Value>,
+    /// The groups of its collectives, which the plugin uses until the executable is destroyed.
+    pub(crate) groups: Vec<crate::Communicator>,
 }
 
 // SAFETY: the ABI requires that executables may be used from any thread.
@@ -71,8 +73,16 @@ impl LoadedExecutable {
         };
         // Built first: from here on the executable is destroyed on every return.
         let (bound, none) = (Vec::new(), ProgramInterface::default());
-        let mut this =
-            Self { raw, plugin, inputs: 0, outputs: 0, constants: 0, program_interface: none, bound };
+        let mut this = Self {
+            raw,
+            plugin,
+            inputs: 0,
+            outputs: 0,
+            constants: 0,
+            program_interface: none,
+            bound,
+            groups: Vec::new(),
+        };
         let head = Head::of::<FfxExecutableInfo>();
         let mut info = FfxExecutableInfo { head, n_inputs: 0, n_outputs: 0, n_constants: 0 };
         let slots = this.plugin.slots;

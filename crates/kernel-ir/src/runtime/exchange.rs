@@ -187,6 +187,9 @@ struct Started {
     scattered: Option<(Vec<u64>, *mut u8, Extent)>,
 }
 
+// SAFETY: the pointer is to memory of the call that holds the exchange, which one thread at a time runs.
+unsafe impl Send for Started {}
+
 /// The exchanges of a call: the engine, and what was started. Dropping it waits for whatever is still in progress, because
 /// the engine uses the call's memory until then.
 pub struct Exchanges<'a> {

@@ -4,9 +4,10 @@
 #![allow(clippy::unwrap_used)]
 
 use plugin_abi::{
-    DLManagedTensorVersioned, DLTensor, FfxArtifact, FfxCompileRequest, FfxDescription, FfxDeviceInfo,
-    FfxDeviceMemory, FfxError, FfxExecutableInfo, FfxHost, FfxIrVersion, FfxMemoryEstimate, FfxNameValue,
-    FfxOptionSpec, FfxPlugin, FfxProgram, FfxRefusal, FfxStr, FfxStreams, Table,
+    DLManagedTensorVersioned, DLTensor, FfxArtifact, FfxCollectivePrograms, FfxCollectives,
+    FfxCompileRequest, FfxDescription, FfxDeviceInfo, FfxDeviceMemory, FfxError, FfxExchange,
+    FfxExecutableInfo, FfxGroup, FfxHost, FfxIrVersion, FfxMemoryEstimate, FfxNameValue, FfxOptionSpec,
+    FfxPlugin, FfxProgram, FfxRefusal, FfxStr, FfxStreams, FfxWorld, Table,
 };
 use std::mem::{offset_of, size_of};
 
@@ -47,6 +48,16 @@ fn tables_have_their_golden_layout() {
     check::<FfxExecutableInfo>("FfxExecutableInfo 32: n_inputs@8+8 n_outputs@16+8 n_constants@24+8");
     check::<FfxDeviceMemory>("FfxDeviceMemory 40: to_device@8+8 to_host@16+8 allocate@24+8 copy@32+8");
     check::<FfxStreams>("FfxStreams 32: create@8+8 synchronize@16+8 destroy@24+8");
+    check::<FfxWorld>("FfxWorld 48: rank@8+4 size@12+4 device@16+8 address@24+16 timeout_ms@40+8");
+    check::<FfxExchange>(
+        "FfxExchange 80: kind@8+4 combine@12+4 dtype@16+4 reserved@20+4 count@24+8 send@32+8 receive@40+8 parameter@48+8 \
+         stream@56+8 step@64+16",
+    );
+    check::<FfxCollectives>(
+        "FfxCollectives 64: ctx@8+8 join@16+8 split@24+8 start@32+8 wait@40+8 abort@48+8 leave@56+8",
+    );
+    check::<FfxGroup>("FfxGroup 48: name@8+16 engine@24+8 communicator@32+8 rank@40+4 size@44+4");
+    check::<FfxCollectivePrograms>("FfxCollectivePrograms 16: attach@8+8");
     check::<FfxArtifact>("FfxArtifact 32: device@8+8 bytes@16+8 n_bytes@24+8");
     check::<FfxPlugin>(
         "FfxPlugin 120: ctx@8+8 describe@16+8 enumerate_devices@24+8 compile@32+8 executable_info@40+8 execute@48+8 \
@@ -78,6 +89,11 @@ fn listed_fields_leave_no_gap() {
     dense::<FfxExecutableInfo>();
     dense::<FfxArtifact>();
     dense::<FfxDeviceMemory>();
+    dense::<FfxWorld>();
+    dense::<FfxExchange>();
+    dense::<FfxCollectives>();
+    dense::<FfxGroup>();
+    dense::<FfxCollectivePrograms>();
     dense::<FfxStreams>();
     dense::<FfxPlugin>();
 }

@@ -1,0 +1,183 @@
+//! Programs on meshes of threads: what ranks compute together is what one computes alone.
+
+use ferroflux::cache::Cache;
+use ferroflux::mesh::{Member, Mesh, Place, Plan};
+use ferroflux::optim::Optimizer;
+use ferroflux::train::TrainOptions;
+use ferroflux::{Options, Program, Tensor};
+use testing::cases::{Cases, corpus};
+
+/// Runs `body` as every rank of a mesh, each in a thread.
+fn on_mesh<R: Send>(mesh: &str, name: &str, body: impl Fn(&Member) -> R + Sync) -> Vec<R> {
+    let mesh: Mesh = mesh.parse().unwrap();
+    std::thread::scope(|scope| {
+        let (mesh, body) = (&mesh, &body);
+        let start = |rank: usize| {
+            let place = Place::new(rank, mesh.ranks(), format!("{name} {mesh}"));
+            scope.spawn(move || {
+                let member = Member::join(mesh, &place, "cpu").unwrap_or_else(|e| panic!("{e}"));
+                body(&member)
+            })
+        };
+        let ranks: Vec<_> = (0..mesh.ranks()).map(start).collect();
+        ranks.into_iter().map(|r| r.join().expect("no rank panics")).collect()
+    })
+}
+
+fn alone() -> Options {
+    Options::new().threads(1).cache(Cache::Off).seed(3)
+}
+
+fn training_case(name: &str) -> Option<Program> {
+    let mut zip = Cases::open(&corpus()?.join(format!("train/{name}.zip"))).unwrap();
+    let archive = zip.archive(&zip.names()[0]).unwrap();
+    Some(Program::from_bytes(archive).unwrap())
+}
+
+/// Inputs by a formula: small numbers, indices that are in range of any table.
+fn inputs(program: &Program) -> Vec<Tensor> {
+    let infos = program.inputs();
+    let one = |meta: &ferroflux::ir_core::TensorMeta| {
+        let sizes: Vec<usize> = meta.sizes.iter().map(|s| s.as_const().unwrap() as usize).collect();
+        let n: usize = sizes.iter().product();
+        let value = |i: usize| ((i * 7919) % 101) as f64;
+        let float = meta.dtype.is_float();
+        let data =
+            (0..n).map(|i| if float { value(i) / 101.0 - 0.5 } else { value(i) % 2.0 }).collect::<Vec<f64>>();
+        Tensor::from_vec(data, &sizes).unwrap().to_dtype(meta.dtype).unwrap()
+    };
+    infos.iter().filter_map(|i| i.meta()).map(one).collect()
+}
+
+fn assert_close(what: &str, got: &Tensor, expected: &Tensor, tolerance: f64) {
+    assert_eq!((got.dtype(), got.sizes()), (expected.dtype(), expected.sizes()), "{what}");
+    let largest = expected.iter_f64().fold(1e-6, |a: f64, b| a.max(b.abs()));
+    for (i, (g, e)) in got.iter_f64().zip(expected.iter_f64()).enumerate() {
+        assert!(
+            (g - e).abs() <= tolerance * largest,
+            "{what}: element {i} is {g}, not {e} (largest {largest})"
+        );
+    }
+}
+
+fn adamw() -> Optimizer {
+    Optimizer::Adam(ferroflux::optim::Adam { decoupled: true, weight_decay: 0.01, ..Default::default() })
+}
+
+const MESHES: [&str; 4] = ["dp=2", "tp=2", "fsdp=2", "dp=2,tp=2"];
+
+fn forward_on_meshes(name: &str) {
+    let Some(program) = training_case(name) else { return };
+    let given = inputs(&program);
+    let expected = program.compile(&alone()).unwrap().call(&given).unwrap();
+    for mesh in MESHES {
+        let all = on_mesh(mesh, &format!("forward {name}"), |member| {
+            let model =
+                program.compile(&alone().mesh(member)).unwrap_or_else(|e| panic!("{name} {mesh}: {e}"));
+            let first = model.call(&given).unwrap_or_else(|e| panic!("{name} {mesh}: {e}"));
+            let again = model.call(&given).unwrap();
+            assert_eq!(first[0].iter_f64().next(), again[0].iter_f64().next(), "a call twice is the same");
+            first
+        });
+        for (rank, got) in all.iter().enumerate() {
+            for (g, e) in got.iter().zip(&expected) {
+                assert_close(&format!("{name} {mesh} rank {rank}"), g, e, 1e-4);
+            }
+        }
+    }
+}
+
+fn training_on_meshes(name: &str, train: &TrainOptions) {
+    let Some(program) = training_case(name) else { return };
+    let given = inputs(&program);
+    let run = |options: &Options| {
+        let mut step = program.train_step(train, options).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let losses: Vec<f64> =
+            (0..4).map(|_| step.step(&given, 0.02).unwrap_or_else(|e| panic!("{e}")).loss).collect();
+        (losses, step.weights().unwrap())
+    };
+    let (expected, weights) = run(&alone());
+    for mesh in MESHES {
+        let all = on_mesh(mesh, &format!("train {name}"), |member| run(&alone().mesh(member)));
+        for (rank, (losses, own)) in all.iter().enumerate() {
+            for (l, e) in losses.iter().zip(&expected) {
+                assert!(
+                    (l - e).abs() <= 1e-4 * e.abs().max(1e-3),
+                    "{name} {mesh} rank {rank}: {losses:?}, not {expected:?}"
+                );
+            }
+            for (parameter, e) in &weights {
+                assert_close(&format!("{name} {mesh} rank {rank} {parameter}"), &own[parameter], e, 2e-3);
+            }
+        }
+    }
+}
+
+#[test]
+fn forward_of_golden_networks() {
+    ["mlp", "gpt2_tiny", "bert_tiny", "vit_tiny", "dlrm"].into_iter().for_each(forward_on_meshes);
+}
+
+#[test]
+fn forward_of_convolutions_and_recurrences() {
+    ["resnet18_narrow", "lstm", "gcn"].into_iter().for_each(forward_on_meshes);
+}
+
+#[test]
+fn training_steps_with_momentum() {
+    let sgd =
+        TrainOptions::new(Optimizer::Sgd(ferroflux::optim::Sgd { momentum: 0.9, ..Default::default() }));
+    ["mlp", "gpt2_tiny", "vit_tiny"].into_iter().for_each(|name| training_on_meshes(name, &sgd));
+}
+
+#[test]
+fn training_steps_with_adam() {
+    let adam = TrainOptions::new(adamw());
+    ["mlp", "bert_tiny"].into_iter().for_each(|name| training_on_meshes(name, &adam));
+}
+
+#[test]
+fn a_snapshot_goes_on_on_another_mesh() {
+    let Some(program) = training_case("mlp") else { return };
+    let (given, train) = (inputs(&program), TrainOptions::new(adamw()));
+    let mut whole = program.train_step(&train, &alone()).unwrap();
+    let expected: Vec<f64> = (0..6).map(|_| whole.step(&given, 0.01).unwrap().loss).collect();
+    let first = on_mesh("fsdp=2", "before", |member| {
+        let mut step = program.train_step(&train, &alone().mesh(member)).unwrap();
+        (0..3).for_each(|n| assert!((step.step(&given, 0.01).unwrap().loss - expected[n]).abs() < 1e-4));
+        step.snapshot().unwrap()
+    });
+    let losses = on_mesh("dp=3", "after", |member| {
+        let mut step = program.train_step(&train, &alone().mesh(member)).unwrap();
+        step.restore(&first[1]).unwrap();
+        (3..6).map(|_| step.step(&given, 0.01).unwrap().loss).collect::<Vec<f64>>()
+    });
+    for rank in &losses {
+        rank.iter()
+            .zip(&expected[3..])
+            .for_each(|(l, e)| assert!((l - e).abs() < 1e-4, "{losses:?} {expected:?}"));
+    }
+    let mut alone_again = program.train_step(&train, &alone()).unwrap();
+    alone_again.restore(&first[0]).unwrap();
+    assert!((alone_again.step(&given, 0.01).unwrap().loss - expected[3]).abs() < 1e-4);
+}
+
+#[test]
+fn what_does_not_fit_is_an_error() {
+    let Some(program) = training_case("mlp") else { return };
+    let mesh: Mesh = "dp=2".parse().unwrap();
+    let wrong = Member::join(&mesh, &Place::new(0, 3, "other"), "cpu").unwrap_err().to_string();
+    assert!(wrong.contains("2 ranks") && wrong.contains("3 processes"), "{wrong}");
+    let found = on_mesh("dp=2", "plans differ", |member| {
+        let plan = if member.rank() == 0 { Plan::usual(member.mesh()) } else { Plan::default() };
+        program.compile(&alone().mesh(member).plan(plan)).map(drop).map_err(|e| e.to_string())
+    });
+    assert!(found.iter().all(|r| r.as_ref().is_err_and(|e| e.contains("other exchanges"))), "{found:?}");
+    let found = on_mesh("dp=2", "no such name", |member| {
+        program
+            .compile(&alone().mesh(member).placement("nothing.*", "dp=S(0)"))
+            .map(drop)
+            .map_err(|e| e.to_string())
+    });
+    assert!(found.iter().all(|r| r.as_ref().is_err_and(|e| e.contains("nothing.*"))), "{found:?}");
+}
