@@ -130,6 +130,10 @@ fn call(graph: &Graph, id: NodeId, target: &str, args: &[Arg], defs: &mut Defs) 
         let exchanges = matches!(&def.kind, DefKind::Extern { op: ExternOp::Collective(_), .. });
         def.constant =
             def.reads().iter().all(|r| defs.get(*r).constant) && !mentions_symbols(&def) && !exchanges;
+        if exchanges {
+            // All ranks make every exchange, also one whose result this rank does not read.
+            defs.effects.push(BufId(v.0));
+        }
         define(defs, graph, v, def);
     }
     Ok(())
