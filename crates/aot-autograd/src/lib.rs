@@ -28,7 +28,7 @@ pub mod passes;
 mod symbols;
 pub mod transform;
 
-pub use autocast::{AutocastDevice, AutocastError, autocast, autocast_for};
+pub use autocast::{AutocastError, Mixed, autocast};
 pub use functionalize::{
     FunctionalizeError, FunctionalizeProblem, ViewInverse, ViewRule, functional_legality, functionalize,
     view_rule,

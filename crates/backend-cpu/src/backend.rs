@@ -72,8 +72,8 @@ impl Backend for CpuBackend {
         };
         let persistent = bytes(|s| *s == Storage::Persistent);
         let outputs = bytes(|s| *s == Storage::Output);
-        let (Some(constant_bytes), Some(outputs), Some(arena)) = (persistent, outputs, program.plan.bytes)
-        else {
+        let arena = program.plan.place(&program, &|_| None).ok().map(|(_, bytes)| bytes);
+        let (Some(constant_bytes), Some(outputs), Some(arena)) = (persistent, outputs, arena) else {
             return Ok(None);
         };
         Ok(Some(MemoryEstimate { constant_bytes, peak_bytes: arena + outputs, code_bytes: 0 }))

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use ferroflux::cache::Cache;
-use ferroflux::{Mode, Options};
+use ferroflux::{DType, Mode, Options};
 
 /// Options of the command itself.
 #[derive(clap::Args)]
@@ -46,6 +46,42 @@ pub(crate) struct WeightArgs {
     /// What the model's names begin with and the file's do not, for example `bert.`.
     #[arg(long, value_name = "PREFIX", requires = "weights", default_value = "", hide_default_value = true)]
     pub(crate) weights_prefix: String,
+}
+
+/// The dtypes of mixed precision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Half {
+    Bf16,
+    F16,
+}
+
+impl Half {
+    /// The dtype of this name.
+    pub(crate) fn dtype(self) -> DType {
+        match self {
+            Half::Bf16 => DType::BF16,
+            Half::F16 => DType::F16,
+        }
+    }
+}
+
+/// Mixed precision of a whole model.
+#[derive(clap::Args)]
+pub(crate) struct AutocastArgs {
+    /// Computes in this dtype what PyTorch does within `torch.autocast` on the backend's kind of device. Regions that the
+    /// archive was captured in apply without it.
+    #[arg(long, value_enum, value_name = "DTYPE")]
+    autocast: Option<Half>,
+}
+
+impl AutocastArgs {
+    /// The options with it.
+    pub(crate) fn on(&self, options: Options) -> Options {
+        match self.autocast {
+            Some(half) => options.autocast(half.dtype()),
+            None => options,
+        }
+    }
 }
 
 /// Which backend, and how.

@@ -202,6 +202,7 @@ impl Code {
         weight: Weights<'_>,
         options: &Options,
     ) -> Result<CompiledCode, Error> {
+        options.refuse_mesh("a function or a half of a training step")?;
         let cx = Cx::training()?;
         let backend = crate::registry().load(&options.backend)?;
         if graph_plugin::takes_graphs(&backend) {

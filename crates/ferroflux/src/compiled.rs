@@ -81,6 +81,7 @@ impl Compiled {
         options: &Options,
     ) -> Result<Compiled, Error> {
         if graph_plugin::takes_graphs(backend) {
+            options.refuse_mesh("a backend that takes whole graphs")?;
             return Compiled::with_graph_plugin(program, backend, options);
         }
         let lookup = Lookup::new(Stage::Captured, program.graph(), program.name(), backend, options);
@@ -135,7 +136,7 @@ impl Compiled {
         backend: &LoadedBackend,
         options: &Options,
     ) -> Result<Compiled, Error> {
-        let cx = Cx::inference()?;
+        let cx = Cx::inference()?.mixed(options.mixed(backend));
         let functional = program.through(StageId::Functional, &cx)?;
         let wiring = Wiring::of(&functional);
         let weight = |name: &str| program.weight_value(name, None);
@@ -386,8 +387,9 @@ pub(crate) fn compiled_form(
     options: &Options,
     (lookup, lends): (Option<&Lookup<'_>>, Lends),
 ) -> Result<(Form, LoadedExecutable, bool), Error> {
+    options.refuse_mesh("a graph on another framework's tensors")?;
     get_or_compile(lookup, || {
-        let cx = Cx::inference()?;
+        let cx = Cx::inference()?.mixed(options.mixed(backend));
         let functional = program.through(StageId::Functional, &cx)?;
         let wiring = Wiring::of(&functional);
         let complex = ComplexBoundary::of(&functional).all().to_vec();
@@ -416,7 +418,7 @@ fn form_of_rank(
     options: &Options,
     mesh: &MeshOptions,
 ) -> Result<(Form, LoadedExecutable, Parts), Error> {
-    let cx = Cx::inference()?;
+    let cx = Cx::inference()?.mixed(options.mixed(backend));
     let functional = program.through(StageId::Functional, &cx)?;
     let caller = Caller::Model(Wiring::of(&functional));
     let complex = ComplexBoundary::of(&functional).all().to_vec();

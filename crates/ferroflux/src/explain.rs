@@ -113,7 +113,7 @@ pub(crate) fn explain(graph: &Graph, program: Option<&Program>) -> Explanation {
         operators,
         kernels: list(&program.steps),
         init_kernels: list(&program.init),
-        arena_bytes: program.plan.bytes,
+        arena_bytes: program.plan.place(program, &|_| None).ok().map(|(_, bytes)| bytes),
         constant_bytes: bytes(&|s| matches!(s, Storage::Constant(_) | Storage::Persistent)),
         output_bytes: bytes(&|s| matches!(s, Storage::Output)),
     }

@@ -88,6 +88,9 @@ fn compile_from(
 ) -> Result<(Code, Vec<Guard>), Error> {
     let complex = ComplexBoundary::of(&graph);
     let (graph, split) = match Dialect::of(backend, options)? {
+        Dialect::Functional if next <= StageId::Autocast => {
+            (with_seed(pipeline::run(graph, StageId::Autocast..=StageId::Autocast, cx)?), None)
+        }
         Dialect::Functional => (with_seed(graph), None),
         Dialect::Prim => (pipeline::run(graph, next..=StageId::Optimized, cx)?, Some(complex)),
     };

@@ -1,7 +1,12 @@
 //! The options of a compilation.
 
+use aot_autograd::Mixed;
+use ir_core::{AutocastDevice, DType};
+use plugin_host::LoadedBackend;
 pub use plugin_host::Mode;
+use plugin_sdk::dlpack::{DL_CUDA, DL_ROCM};
 
+use crate::Error;
 use crate::cache::Cache;
 use crate::mesh::{Member, MeshOptions, Plan};
 
@@ -15,6 +20,7 @@ pub struct Options {
     pub(crate) cache: Cache,
     pub(crate) unchecked_indices: bool,
     pub(crate) mesh: Option<MeshOptions>,
+    pub(crate) autocast: Option<DType>,
 }
 
 impl Default for Options {
@@ -27,6 +33,7 @@ impl Default for Options {
             cache: Cache::Usual,
             unchecked_indices: false,
             mesh: None,
+            autocast: None,
         }
     }
 }
@@ -96,6 +103,29 @@ impl Options {
         let (pattern, placements) = (pattern.into(), placements.into());
         self.mesh.iter_mut().for_each(|m| m.placements.push((pattern.clone(), placements.clone())));
         self
+    }
+    /// Computes in mixed precision, as PyTorch does within `torch.autocast(device, dtype)`: operators on the lists of the device
+    /// compute in `bf16` or `f16`, others in the types that they receive, and results keep the type in which they are computed.
+    /// Regions of `torch.autocast` that the archive recorded for the backend's kind of device apply without this option, and
+    /// lie within it.
+    pub fn autocast(mut self, dtype: DType) -> Options {
+        self.autocast = Some(dtype);
+        self
+    }
+    /// The mixed precision of a program on a backend: regions for GPUs apply on its first usable device being one.
+    pub(crate) fn mixed(&self, backend: &LoadedBackend) -> Mixed {
+        let on_gpu = backend.first_device().is_ok_and(|d| matches!(d.device_type, DL_CUDA | DL_ROCM));
+        let device = if on_gpu { AutocastDevice::Cuda } else { AutocastDevice::Cpu };
+        Mixed { device, whole: self.autocast }
+    }
+    /// Refuses a mesh where what is compiled cannot be laid out on one.
+    pub(crate) fn refuse_mesh(&self, what: &str) -> Result<(), Error> {
+        match self.mesh {
+            None => Ok(()),
+            Some(_) => Err(Error::Mesh(format!(
+                "{what} is not laid out on a mesh: models and training steps are, on backends that run collectives (`cpu`)"
+            ))),
+        }
     }
     /// The backend's options in their text form.
     pub(crate) fn backend_option_list(&self) -> Vec<(&str, &str)> {

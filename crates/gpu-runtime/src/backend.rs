@@ -267,6 +267,10 @@ impl<D: Driver> Executable for GpuExecutable<D> {
         Ok(self.0.bind(&all)?)
     }
 
+    fn reads_constant(&self, index: usize) -> bool {
+        self.0.reads_constant(index)
+    }
+
     /// A call on the default stream waits for its work. On other streams it does not: `synchronize`, a copy to the host or
     /// a later call of the program then reports an index that is out of bounds.
     fn execute(

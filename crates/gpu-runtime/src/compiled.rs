@@ -8,9 +8,10 @@ use kernel_ir::{BufId, Program, Storage};
 use plugin_sdk::{OwnedTensor, TensorView};
 
 use crate::arguments::{self, Source, source};
+use crate::bind::Bound;
 use crate::faults::Faults;
 use crate::graph::{CallTensors, MAX_RECORDINGS, Recorded};
-use crate::machine::{Running, bytes_of};
+use crate::machine::Running;
 use crate::plan::{DeviceStep, PlannedStep, Planner, widened};
 use crate::prepare::{LaunchContext, Layout, Prepared, ProgramMemory};
 use crate::profile::{self, StepTime};
@@ -37,12 +38,6 @@ pub struct Compiled<D: Driver> {
     /// The fault record, where kernels check indices.
     faults: Option<Arc<Faults<D>>>,
     state: Mutex<State<D>>,
-}
-
-/// Constants and buffers derived from them, on the device.
-struct Bound<D: Driver> {
-    addresses: Vec<u64>,
-    _memory: Vec<Block<D>>,
 }
 
 /// State that calls leave for later ones.
@@ -186,7 +181,7 @@ impl<D: Driver> Compiled<D> {
         ProgramMemory { dummy: self.dummy.address(), tickets: self.tickets.address(), fault }
     }
 
-    fn driver(&self) -> &D {
+    pub(crate) fn driver(&self) -> &D {
         self.memory.driver()
     }
 
@@ -206,48 +201,42 @@ impl<D: Driver> Compiled<D> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Binds the constants, copying those of the host to the device, and runs the init steps.
-    ///
-    /// # Errors
-    /// A constant is missing or has another type, there is no memory, or an init step fails.
-    pub fn bind(&mut self, constants: &[(&str, TensorView<'_>)]) -> Result<(), GpuError> {
+    /// The address for buffers without memory.
+    pub(crate) fn dummy(&self) -> u64 {
+        self.dummy.address()
+    }
+
+    pub(crate) fn init(&self) -> &[PlannedStep] {
+        &self.init
+    }
+
+    /// Forgets what is bound.
+    pub(crate) fn unbind(&mut self) {
         self.bound = None;
-        let memory_of_device = Arc::clone(&self.memory);
-        let exclusive = memory_of_device.exclusive();
-        let sizes = Sizes::hints(&self.program);
-        let mut addresses = vec![self.dummy.address(); self.program.buffers.len()];
-        let mut memory = Vec::new();
-        for c in &self.program.constants {
-            let found = constants.iter().find(|(name, _)| *name == c.name);
-            let (_, view) = found
-                .ok_or_else(|| GpuError::Argument(format!("the constant `{}` was not bound", c.name)))?;
-            let layout = Layout::of_buffer(&self.program, c.buf, &sizes)?;
-            let place = source(&c.name, &layout, view, self.driver().device())?;
-            let (address, block) = self.placed(place, &layout, view)?;
-            addresses[c.buf.index()] = address;
-            memory.extend(block);
-        }
-        for (id, _) in self.program.buffers.iter().filter(|(_, b)| b.storage == Storage::Persistent) {
-            let block = self.memory.block(bytes_of(&self.program, id, &sizes)?)?;
-            addresses[id.index()] = block.address();
-            memory.push(block);
-        }
-        let mut machine = self.machine(addresses, sizes, true);
-        {
-            let _span = tracing::debug_span!(target: "kernel", "init steps").entered();
-            machine.run(&self.init)?;
-        }
-        if let Some(faults) = &self.faults {
-            self.driver().synchronize()?;
-            faults.report(true, faults.unread())?;
-        }
-        let addresses = machine.exec.addresses;
-        drop(exclusive);
-        self.bound = Some(Bound { addresses, _memory: memory });
+    }
+
+    /// Calls use what is bound from now on.
+    pub(crate) fn put(&mut self, bound: Bound<D>) {
+        self.bound = Some(bound);
         let mut state = self.state();
         state.generation += 1;
         state.entries.clear();
-        Ok(())
+    }
+
+    /// Waits for the init steps where they check indices, or where the caller may free what they read (`frees`).
+    pub(crate) fn finish_init(&self, frees: bool) -> Result<(), GpuError> {
+        if frees || self.faults.is_some() {
+            self.driver().synchronize()?;
+        }
+        match &self.faults {
+            Some(faults) => faults.report(true, faults.unread()),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether calls read the memory of a bound constant, in the order of the binding.
+    pub fn reads_constant(&self, index: usize) -> bool {
+        self.bound.as_ref().is_none_or(|bound| bound.reads.get(index).is_none_or(|reads| *reads))
     }
 
     /// Runs the program. The outputs are ready when the present work of the device's stream is done. An out-of-bounds
@@ -400,7 +389,7 @@ impl<D: Driver> Compiled<D> {
     }
 
     /// Returns the address at which kernels can read a tensor: its own memory where possible, else a copy.
-    fn placed(
+    pub(crate) fn placed(
         &self,
         from: Source,
         layout: &Layout,
@@ -547,7 +536,12 @@ impl<D: Driver> Compiled<D> {
         self.program.outputs.iter().map(result).collect()
     }
 
-    fn machine(&self, addresses: Vec<u64>, sizes: Sizes, as_before: bool) -> Machine<'_, Running<'_, D>> {
+    pub(crate) fn machine(
+        &self,
+        addresses: Vec<u64>,
+        sizes: Sizes,
+        as_before: bool,
+    ) -> Machine<'_, Running<'_, D>> {
         let running = Running {
             memory: &self.memory,
             driver: self.memory.driver(),

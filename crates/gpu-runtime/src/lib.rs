@@ -17,6 +17,7 @@ mod answer_cache;
 mod arguments;
 mod autotune;
 mod backend;
+mod bind;
 mod cache;
 mod candidate;
 mod compiled;

@@ -32,6 +32,7 @@ pub(crate) fn lower(
         output_names: Vec::new(),
         written: Vec::new(),
         effects: Vec::new(),
+        exchanges: Vec::new(),
         binders: FxHashMap::default(),
         known,
         sites: Vec::new(),
@@ -131,8 +132,7 @@ fn call(graph: &Graph, id: NodeId, target: &str, args: &[Arg], defs: &mut Defs) 
         def.constant =
             def.reads().iter().all(|r| defs.get(*r).constant) && !mentions_symbols(&def) && !exchanges;
         if exchanges {
-            // All ranks make every exchange, also one whose result this rank does not read.
-            defs.effects.push(BufId(v.0));
+            defs.exchanges.push(BufId(v.0));
         }
         define(defs, graph, v, def);
     }

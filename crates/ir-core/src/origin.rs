@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::Precisions;
+
 /// Module path, operator and source line of a node. All parts may be empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Origin {
@@ -17,6 +19,9 @@ pub struct Origin {
     /// must name it: `aten.embedding.default`. Else empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub operator: String,
+    /// The regions of mixed precision around the node, until the stage that gives them their meaning.
+    #[serde(default, skip_serializing_if = "Precisions::is_empty")]
+    pub precisions: Precisions,
 }
 
 impl fmt::Display for Origin {

@@ -2,10 +2,11 @@
 //! symbolic, of their values; backends call it and do not make plans of their own.
 
 use ir_core::{Arena, Atom, EntityId, SymId};
+use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::{BufId, Program, Storage};
+use crate::{BufId, Program, Storage, written};
 
 /// Alignment of every arena buffer in bytes: one cache line, one 512-bit vector.
 pub const ALIGN: u64 = 64;
@@ -16,9 +17,10 @@ pub struct ArenaPlan {
     /// For every buffer of storage `Arena` whose size is known before the call: first step that writes it, last step
     /// that uses it. Nested steps count as the step of the program that they are in.
     pub lives: Vec<LiveRange>,
-    /// Offset in bytes of each entry of `lives`, where every size is a number.
+    /// Offset in bytes of each entry of `lives`, where every size is a number. No two buffers share memory while both live;
+    /// [`place`](ArenaPlan::place) needs less.
     pub offsets: Option<Vec<u64>>,
-    /// Bytes of the arena, where every size is a number: the peak of temporary memory.
+    /// Bytes of the arena, where every size is a number.
     pub bytes: Option<u64>,
     /// The same for the buffers of storage `Arena` whose size a step computes: they have memory of their own, which may be
     /// freed after the last use.
@@ -76,33 +78,97 @@ impl ArenaPlan {
         }
         let (dynamic, lives) = lives.values().flatten().partition(|l: &&LiveRange| program.is_dynamic(l.buf));
         let mut plan = ArenaPlan { lives, offsets: None, bytes: None, dynamic };
-        if let Ok((offsets, bytes)) = plan.place(program, &|_| None) {
+        if let Ok((offsets, bytes)) = plan.place_apart(program) {
             plan.offsets = Some(offsets);
             plan.bytes = Some(bytes);
         }
         plan
     }
 
-    /// Offsets (in the order of `lives`) and total bytes for the given symbol values.
+    /// Offsets (in the order of `lives`) and total bytes for the given symbol values. A loop may write a buffer over one that it
+    /// reads for the last time, where every point reads the one at the place where it writes the other: both then share
+    /// an offset in the step where their lives meet.
     ///
-    /// Greedy by size: the largest buffer first, each at the lowest offset that is free during its whole live range.
+    /// # Errors
+    /// A size is unbound, negative or too large.
     pub fn place(
         &self,
         program: &Program,
         symbols: &dyn Fn(SymId) -> Option<i64>,
     ) -> Result<(Vec<u64>, u64), PlanError> {
+        let sizes = self.sizes(program, symbols)?;
+        let apart = self.greedy(program, &sizes, &(0..sizes.len()).collect::<Vec<_>>())?;
+        let heads = self.take_overs(program);
+        if heads.iter().enumerate().all(|(i, head)| i == *head) {
+            return Ok(apart);
+        }
+        // The greedy order is a heuristic: longer lives of one memory may, rarely, pack worse.
+        let shared = self.greedy(program, &sizes, &heads)?;
+        Ok(if shared.1 <= apart.1 { shared } else { apart })
+    }
+
+    /// As [`place`](Self::place), with buffers that share no memory in any step: the plan of the program's own bytes, which
+    /// readers may check without looking into its steps.
+    fn place_apart(&self, program: &Program) -> Result<(Vec<u64>, u64), PlanError> {
+        let sizes = self.sizes(program, &|_| None)?;
+        self.greedy(program, &sizes, &(0..sizes.len()).collect::<Vec<_>>())
+    }
+
+    /// Bytes of each entry of `lives`.
+    fn sizes(
+        &self,
+        program: &Program,
+        symbols: &dyn Fn(SymId) -> Option<i64>,
+    ) -> Result<Vec<u64>, PlanError> {
         check_sizes(program, symbols)?;
-        let sizes =
-            self.lives.iter().map(|l| bytes_of(program, l.buf, symbols)).collect::<Result<Vec<u64>, _>>()?;
-        let mut order: Vec<usize> = (0..sizes.len()).collect();
-        order.sort_by_key(|&i| (std::cmp::Reverse(sizes[i]), self.lives[i].first, self.lives[i].buf.index()));
+        self.lives.iter().map(|l| bytes_of(program, l.buf, symbols)).collect()
+    }
+
+    /// For each entry of `lives` the first of the chain of buffers that are written over one another, itself where it is in none.
+    fn take_overs(&self, program: &Program) -> Vec<usize> {
+        let mut heads: Vec<usize> = (0..self.lives.len()).collect();
+        let mut ending: FxHashMap<u32, Vec<usize>> = FxHashMap::default();
+        for (i, live) in self.lives.iter().enumerate() {
+            ending.entry(live.last).or_default().push(i);
+        }
+        let mut beginning: Vec<usize> = (0..self.lives.len()).collect();
+        beginning.sort_by_key(|&i| self.lives[i].first);
+        for to in beginning {
+            let LiveRange { buf, first, .. } = self.lives[to];
+            let Some(step) = program.steps.get(first as usize) else { continue };
+            let Some(open) = ending.get_mut(&first) else { continue };
+            let takes = |&from: &usize| {
+                from != to
+                    && self.lives[from].first < first
+                    && written::may_take_over(program, step, self.lives[from].buf, buf)
+            };
+            if let Some(at) = open.iter().position(takes) {
+                heads[to] = heads[open.swap_remove(at)];
+            }
+        }
+        heads
+    }
+
+    /// Greedy by size: the largest memory first, each at the lowest offset that is free while any of its buffers lives. Buffers
+    /// with one head are one memory.
+    fn greedy(
+        &self,
+        program: &Program,
+        sizes: &[u64],
+        heads: &[usize],
+    ) -> Result<(Vec<u64>, u64), PlanError> {
+        let mut lives = self.lives.clone();
+        for (i, &head) in heads.iter().enumerate() {
+            lives[head].last = lives[head].last.max(self.lives[i].last);
+        }
+        let mut order: Vec<usize> = (0..sizes.len()).filter(|&i| heads[i] == i).collect();
+        order.sort_by_key(|&i| (std::cmp::Reverse(sizes[i]), lives[i].first, lives[i].buf.index()));
         let mut offsets = vec![0u64; sizes.len()];
         let mut placed: Vec<usize> = Vec::new();
         let mut total = 0u64;
         for &i in &order {
-            let live = self.lives[i];
-            let overlaps =
-                |j: &&usize| self.lives[**j].first <= live.last && live.first <= self.lives[**j].last;
+            let live = lives[i];
+            let overlaps = |j: &&usize| lives[**j].first <= live.last && live.first <= lives[**j].last;
             let mut taken: Vec<(u64, u64)> =
                 placed.iter().filter(overlaps).map(|&j| (offsets[j], offsets[j] + sizes[j])).collect();
             taken.sort_unstable();
@@ -118,6 +184,9 @@ impl ArenaPlan {
             total =
                 total.max(end.ok_or_else(|| PlanError::TooLarge(program.buffers[live.buf].name.clone()))?);
             placed.push(i);
+        }
+        for (i, &head) in heads.iter().enumerate() {
+            offsets[i] = offsets[head];
         }
         Ok((offsets, total))
     }

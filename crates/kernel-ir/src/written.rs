@@ -149,65 +149,79 @@ impl Order<'_> {
 
     /// Why a step may not write the memory of an input; `None` where it may.
     fn clash(&self, step: &Step, input: u32) -> Option<&'static str> {
-        let own = |buf: BufId| self.program.written_input(buf) == Some(input);
-        if step.operands().iter().any(|o| own(o.buf)) {
-            return Some("it reads the memory of the input that it writes");
-        }
-        let mut target: Option<BufId> = None;
-        let one = |buf: BufId, target: &mut Option<BufId>| *target.get_or_insert(buf) == buf;
-        let (_, writes) = step.accesses();
-        if !writes.into_iter().filter(|b| own(*b)).all(|b| one(b, &mut target)) {
-            return Some("it writes the memory of one input through two views");
-        }
-        let loads = |i: &Inst| matches!(i.kind, InstKind::Load { buf, .. } if own(buf));
-        let stores = |i: &Inst| matches!(i.kind, InstKind::Store { buf, .. } if own(buf));
-        let bodies = step.bodies();
-        if !bodies.iter().any(|(_, insts)| insts.iter().any(loads)) {
-            return None;
-        }
-        let touching = bodies.iter().filter(|(_, insts)| insts.iter().any(|i| loads(i) || stores(i)));
-        let [(extents, insts)] = touching.collect::<Vec<_>>()[..] else {
-            return Some("one of its stages reads what another one writes");
-        };
-        self.own_point(extents, insts, &own)
+        clash(self.program, step, &|buf| self.program.written_input(buf) == Some(input))
     }
+}
 
-    /// Whether a body reads memory that it writes only at its own point.
-    fn own_point(
-        &self,
-        extents: &[SymExpr],
-        insts: &[Inst],
-        own: &dyn Fn(BufId) -> bool,
-    ) -> Option<&'static str> {
-        let mut at: Option<SymExpr> = None;
-        let mut written = false;
-        for inst in insts {
-            let (buf, index) = match &inst.kind {
-                InstKind::Load { buf, index, .. } if own(*buf) => {
-                    if written {
-                        return Some("it reads the input after it has written it");
-                    }
-                    (buf, index)
-                }
-                InstKind::Store { buf, index, mode, .. } if own(*buf) => {
-                    if *mode != StoreMode::Write {
-                        return Some("it reads an input that it combines values into");
-                    }
-                    written = true;
-                    (buf, index)
-                }
-                _ => continue,
-            };
-            let address = self.program.buffers[*buf].address(index);
-            if *at.get_or_insert_with(|| address.clone()) != address {
-                return Some("it reads the input at another place than it writes");
-            }
-        }
-        let symbols = self.program.bounds();
-        let bounds = LoopBounds { extents, symbols: &symbols };
-        let apart = at.is_none_or(|at| one_to_one(&at.simplify(&bounds), &bounds));
-        (!apart).then_some("two of its points may read and write one element")
+/// Whether a loop may write a buffer to the memory of another one that it reads for the last time: both are of the same bytes,
+/// and every point reads the one where it writes the other, by rule 2.
+pub(crate) fn may_take_over(program: &Program, step: &Step, from: BufId, to: BufId) -> bool {
+    let (old, new) = (&program.buffers[from], &program.buffers[to]);
+    matches!(step, Step::Loop(_))
+        && old.dtype.size() == new.dtype.size()
+        && old.span() == new.span()
+        && clash(program, step, &|buf| [from, to].contains(&program.root(buf))).is_none()
+}
+
+/// Why a step may not write memory of its `own` buffers, which are one memory; `None` where it may.
+fn clash(program: &Program, step: &Step, own: &dyn Fn(BufId) -> bool) -> Option<&'static str> {
+    if step.operands().iter().any(|o| own(o.buf)) {
+        return Some("it reads the memory of the input that it writes");
     }
+    let mut target: Option<BufId> = None;
+    let one = |buf: BufId, target: &mut Option<BufId>| *target.get_or_insert(buf) == buf;
+    let (_, writes) = step.accesses();
+    if !writes.into_iter().filter(|b| own(*b)).all(|b| one(b, &mut target)) {
+        return Some("it writes the memory of one input through two views");
+    }
+    let loads = |i: &Inst| matches!(i.kind, InstKind::Load { buf, .. } if own(buf));
+    let stores = |i: &Inst| matches!(i.kind, InstKind::Store { buf, .. } if own(buf));
+    let bodies = step.bodies();
+    if !bodies.iter().any(|(_, insts)| insts.iter().any(loads)) {
+        return None;
+    }
+    let touching = bodies.iter().filter(|(_, insts)| insts.iter().any(|i| loads(i) || stores(i)));
+    let [(extents, insts)] = touching.collect::<Vec<_>>()[..] else {
+        return Some("one of its stages reads what another one writes");
+    };
+    own_point(program, extents, insts, own)
+}
+
+/// Whether a body reads memory that it writes only at its own point.
+fn own_point(
+    program: &Program,
+    extents: &[SymExpr],
+    insts: &[Inst],
+    own: &dyn Fn(BufId) -> bool,
+) -> Option<&'static str> {
+    let mut at: Option<SymExpr> = None;
+    let mut written = false;
+    for inst in insts {
+        let (buf, index) = match &inst.kind {
+            InstKind::Load { buf, index, .. } if own(*buf) => {
+                if written {
+                    return Some("it reads the input after it has written it");
+                }
+                (buf, index)
+            }
+            InstKind::Store { buf, index, mode, .. } if own(*buf) => {
+                if *mode != StoreMode::Write {
+                    return Some("it reads an input that it combines values into");
+                }
+                written = true;
+                (buf, index)
+            }
+            _ => continue,
+        };
+        let address = program.buffers[*buf].address(index);
+        if *at.get_or_insert_with(|| address.clone()) != address {
+            return Some("it reads the input at another place than it writes");
+        }
+    }
+    let symbols = program.bounds();
+    let bounds = LoopBounds { extents, symbols: &symbols };
+    let apart = at.is_none_or(|at| one_to_one(&at.simplify(&bounds), &bounds));
+    (!apart).then_some("two of its points may read and write one element")
 }
 
 /// Whether no two points of a loop nest have the same address: the address is a sum of loop variables, each with a stride

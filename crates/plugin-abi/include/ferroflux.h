@@ -134,7 +134,7 @@ extern "C" {
 #define FFX_ABI_MAJOR 1
 
 // Minor version of this ABI: counts the appended fields of all tables together.
-#define FFX_ABI_MINOR 1
+#define FFX_ABI_MINOR 2
 
 // Program level: a whole fx graph (as a custom Dynamo backend takes it).
 #define FFX_LEVEL_FX_IR 1
@@ -601,6 +601,15 @@ typedef int32_t (*FfxCopy)(void *ctx,
                            void *stream,
                            struct FfxError *error);
 
+// Sets `released[i]` to 1 where the executable does not read constant `i` of the last binding any more, in the order of that
+// call, and to 0 elsewhere. All work that reads a released constant has ended when the call returns: the host may free its
+// memory. `n` is the number of bound constants. Since minor 2.
+typedef int32_t (*FfxReleaseConstants)(void *ctx,
+                                       FfxExecutable *exe,
+                                       uint8_t *released,
+                                       size_t n,
+                                       struct FfxError *error);
+
 // The table of `FFX_DEVICE_MEMORY`; valid for the life of the process.
 typedef struct FfxDeviceMemory {
   // Size and version.
@@ -613,6 +622,8 @@ typedef struct FfxDeviceMemory {
   FfxAllocate allocate;
   // Optional, since minor 1.
   FfxCopy copy;
+  // Optional, since minor 2; called after `bind_constants`.
+  FfxReleaseConstants release_constants;
 } FfxDeviceMemory;
 
 // Sets `*out` to a new stream of `device`: a native handle, not null, for `execute` and `copy`.

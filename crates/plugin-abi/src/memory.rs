@@ -4,9 +4,9 @@
 
 use core::ffi::c_void;
 
-use crate::FfxError;
 use crate::dlpack::{DLDevice, DLManagedTensorVersioned, DLTensor};
 use crate::table::{Head, tables};
+use crate::{FfxError, FfxExecutable};
 
 /// Name to ask [`FfxPlugin::get_extension`](crate::FfxPlugin::get_extension) for; the answer is a [`FfxDeviceMemory`].
 pub const DEVICE_MEMORY: &str = "ferroflux.device-memory.v1";
@@ -47,6 +47,17 @@ pub type FfxCopy = unsafe extern "C" fn(
     error: *mut FfxError,
 ) -> i32;
 
+/// Sets `released[i]` to 1 where the executable does not read constant `i` of the last binding any more, in the order of that
+/// call, and to 0 elsewhere. All work that reads a released constant has ended when the call returns: the host may free its
+/// memory. `n` is the number of bound constants. Since minor 2.
+pub type FfxReleaseConstants = unsafe extern "C" fn(
+    ctx: *mut c_void,
+    exe: *mut FfxExecutable,
+    released: *mut u8,
+    n: usize,
+    error: *mut FfxError,
+) -> i32;
+
 /// The table of [`DEVICE_MEMORY`]; valid for the life of the process.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -61,6 +72,8 @@ pub struct FfxDeviceMemory {
     pub allocate: Option<FfxAllocate>,
     /// Optional, since minor 1.
     pub copy: Option<FfxCopy>,
+    /// Optional, since minor 2; called after `bind_constants`.
+    pub release_constants: Option<FfxReleaseConstants>,
 }
 
 // SAFETY: the table is immutable after construction and its slots may be called from any thread by contract.
@@ -69,5 +82,5 @@ unsafe impl Send for FfxDeviceMemory {}
 unsafe impl Sync for FfxDeviceMemory {}
 
 tables! {
-    FfxDeviceMemory { to_device, to_host, allocate, copy }
+    FfxDeviceMemory { to_device, to_host, allocate, copy, release_constants }
 }

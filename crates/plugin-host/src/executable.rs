@@ -156,7 +156,7 @@ impl LoadedExecutable {
     }
 
     /// Binds all constants by name, in place of every earlier binding. The tensors' memory is shared, not copied, and
-    /// kept until the executable is dropped or bound again. After an error nothing is bound.
+    /// kept until the executable is dropped or bound again, or the plugin says that it is not read any more. After an error nothing is bound.
     ///
     /// # Errors
     /// An element of a constant that is not a valid index for the program's operators, or the plugin's error.
@@ -188,7 +188,24 @@ impl LoadedExecutable {
         let bound = bound.map_err(|reason| HostError::argument(self.backend(), reason))?;
         // The old tensors are dropped only now: until the call returned the plugin could read them.
         self.bound = if bound.is_ok() { tensors } else { Vec::new() };
-        bound
+        bound?;
+        self.release_constants()
+    }
+
+    /// Drops the constants that the plugin does not read any more.
+    fn release_constants(&mut self) -> Result<(), HostError> {
+        let Some(release) = self.plugin.slots.memory.and_then(|memory| memory.release_constants) else {
+            return Ok(());
+        };
+        let mut released = vec![0u8; self.bound.len()];
+        let (slots, raw) = (self.plugin.slots, self.raw.as_ptr());
+        call(self.backend(), "release_constants", |error| {
+            // SAFETY: the plugin's own slot; the bytes are as many as were bound and live through the call.
+            unsafe { release(slots.ctx, raw, released.as_mut_ptr(), released.len(), error) }
+        })?;
+        let mut released = released.into_iter();
+        self.bound.retain(|_| released.next() != Some(1));
+        Ok(())
     }
 
     /// Runs the program on host tensors. Outputs are the plugin's memory, without a copy, freed by the plugin when the last

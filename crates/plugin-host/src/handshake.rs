@@ -9,8 +9,9 @@ use plugin_abi::{
     ABI_MAJOR, ABI_MINOR, DEVICE_MEMORY, FFX_ERR_INTERNAL, FFX_OK, FfxAllocate, FfxArtifactCompatString,
     FfxArtifactLoad, FfxArtifactSave, FfxBindConstants, FfxCompile, FfxCopy, FfxDeviceInfo, FfxDeviceMemory,
     FfxEntry, FfxEnumerateDevices, FfxError, FfxExecutableDestroy, FfxExecutableInfoFn, FfxExecute,
-    FfxGetExtension, FfxMemoryEstimateFn, FfxPlugin, FfxQuerySupport, FfxStr, FfxStreamCreate,
-    FfxStreamDestroy, FfxStreamSynchronize, FfxStreams, FfxToDevice, FfxToHost, STREAMS, Table, TableError,
+    FfxGetExtension, FfxMemoryEstimateFn, FfxPlugin, FfxQuerySupport, FfxReleaseConstants, FfxStr,
+    FfxStreamCreate, FfxStreamDestroy, FfxStreamSynchronize, FfxStreams, FfxToDevice, FfxToHost, STREAMS,
+    Table, TableError,
 };
 
 use crate::read::{Described, description, device, failure};
@@ -55,6 +56,7 @@ pub(crate) struct MemorySlots {
     pub(crate) to_host: FfxToHost,
     pub(crate) allocate: Option<FfxAllocate>,
     pub(crate) copy: Option<FfxCopy>,
+    pub(crate) release_constants: Option<FfxReleaseConstants>,
 }
 
 /// The slots of the extension for streams.
@@ -155,6 +157,7 @@ fn device_memory(table: &FfxPlugin, backend: &str) -> Result<Option<MemorySlots>
         to_host: memory.to_host.ok_or_else(|| missing("to_host"))?,
         allocate: memory.allocate,
         copy: memory.copy,
+        release_constants: memory.release_constants,
     }))
 }
 

@@ -128,7 +128,7 @@ pub trait Executable: Send + Sync {
 
     /// Receives the constants before the first `execute`, and again when they change: the place to pack weights. No other
     /// call uses this executable meanwhile. The same `constants` are passed to every `execute`, so that nothing has to be
-    /// copied that is read in place.
+    /// copied that is read in place (see [`reads_constant`](Self::reads_constant)).
     fn bind_constants(&mut self, constants: &Constants<'_>) -> Result<(), PluginError> {
         let _ = constants;
         Ok(())
@@ -139,6 +139,14 @@ pub trait Executable: Send + Sync {
     fn attach_groups(&mut self, groups: Groups) -> Result<(), PluginError> {
         let _ = groups;
         Err(PluginError::unsupported("this backend runs no collectives"))
+    }
+
+    /// Whether calls still read constant `index`, in the order of the last binding, where it lies on a device: the host frees
+    /// what is not read any more, and its view is not among the constants of later calls. All work that reads such a constant
+    /// has ended before. Asked once after each binding, of backends with device memory.
+    fn reads_constant(&self, index: usize) -> bool {
+        let _ = index;
+        true
     }
 
     /// Runs the program. May run on many threads at once. Returns as many tensors as [`Signature::outputs`], freshly

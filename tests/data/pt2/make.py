@@ -77,6 +77,22 @@ class Modes(nn.Module):
         return z.float() + x, e, p
 
 
+class Regions(torch.nn.Module):
+    """A region for GPUs, captured on a machine without one: its results are recorded in float32."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = torch.nn.Linear(4, 8)
+        self.b = torch.nn.Linear(8, 2)
+
+    def forward(self, x):
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            y = self.a(x).relu()
+            with torch.autocast("cuda", enabled=False):
+                z = y.float().softmax(-1)
+        return self.b(z)
+
+
 class Sizes(nn.Module):
     """Expressions of sizes."""
 
@@ -227,6 +243,7 @@ if __name__ == "__main__":
     torch.manual_seed(0)
     write("weights", export(Weights(), (torch.tensor([1, 2]),)))
     write("modes", export(Modes(), (torch.randn(3, 4),)))
+    write("regions", export(Regions(), (torch.randn(3, 4),), strict=True))
     sizes = {"x": {0: Dim.AUTO(min=4, max=100), 1: Dim.AUTO}, "y": {0: 2 * Dim("t", min=2, max=50)}}
     write("sizes", export(Sizes(), (torch.randn(6, 8), torch.randn(10, 4)), dynamic_shapes=sizes))
     write("items", export(Items(), (torch.randn(3), torch.tensor(4))))

@@ -9,6 +9,8 @@ mod machine;
 mod measure;
 mod table;
 
+pub(crate) use table::geometric_mean;
+
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};

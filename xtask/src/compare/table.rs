@@ -81,7 +81,8 @@ pub(super) fn markdown(rows: &[Row]) -> String {
     text
 }
 
-fn geometric_mean(values: &[f64]) -> Option<f64> {
+/// `None` of no values.
+pub(crate) fn geometric_mean(values: &[f64]) -> Option<f64> {
     let sum: f64 = values.iter().map(|v| v.ln()).sum();
     (!values.is_empty()).then(|| (sum / values.len() as f64).exp())
 }

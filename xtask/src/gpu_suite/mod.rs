@@ -1,13 +1,16 @@
 //! `xtask gpu-suite`: operators, models, training and benchmarks on a machine with a GPU and without a Rust
 //! toolchain. `pack` puts the built programs and the cases into one folder; `run`, there, goes through the steps
-//! (`steps`) within a time limit, keeps a log of each and prints a table of how they ended.
+//! (`steps`) within a time limit, keeps a log of each and prints a table of how they ended; `compare` makes the table of all
+//! programs on both sides.
 //!
 //! The measurements and comparisons are those of the programs that it calls: `xtask corpus`, `ferroflux bench`, and
 //! PyTorch's own script beside the corpus.
 
+mod compare;
 mod faults;
 mod indices;
 mod steps;
+mod table;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -42,6 +45,8 @@ enum What {
     Faults,
     /// Runs programs with out-of-bounds indices, and times the checks.
     Indices(indices::Args),
+    /// Compares every program of a packed folder with PyTorch and prints one table.
+    Compare(compare::Args),
     /// Runs the steps in a packed folder.
     Run {
         /// The packed folder.
@@ -68,6 +73,7 @@ enum What {
 pub(crate) fn run(args: &Args) -> Result<bool> {
     match &args.what {
         What::Faults => faults::run().map(|()| true),
+        What::Compare(args) => compare::run(args).map(|()| true),
         What::Indices(args) => indices::run(args).map(|()| true),
         What::Pack { folder, programs, corpus } => pack(folder, programs, corpus).map(|()| true),
         What::Run { folder, minutes, logs, only, python, backend } => {

@@ -1,5 +1,6 @@
 //! Automatic mixed precision: a functional graph in which operators compute in 16-bit floats where PyTorch's autocast
-//! allows it (the column `autocast` of an operator's entry).
+//! allows it (the column `autocast` of an operator's entry): within regions of `torch.autocast` that the capture recorded at
+//! the nodes for the device that the program runs on, and within one around the whole program.
 //!
 //! Casts are inserted before operators of the lists, one per value and type, so that a weight that is read often is cast
 //! once. The result types of other operators follow from their own promotion. Values that are written back (buffers,
@@ -8,18 +9,31 @@
 //! `float16` (the training step does it), branches and loop bodies (they run in the types they were captured with).
 
 use fx_ir::{Arg, Graph, NodeId, NodeKind, Output, OutputKind, ValueId, ValueType};
-use ir_core::{DType, EntityId, Origin};
+use ir_core::{AutocastDevice, DType, EntityId, Origin, Precision, Precisions};
 use prims::{Builder, CastPolicy, OpError, decompose_call, lookup};
 use rustc_hash::FxHashMap;
 use thiserror::Error;
 
-/// The device whose lists apply.
+/// The mixed precision of a program: its device, and the region around all of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AutocastDevice {
-    /// `torch.autocast("cpu")`.
-    Cpu,
-    /// `torch.autocast("cuda")`, also for ROCm.
-    Cuda,
+pub struct Mixed {
+    /// The device that it runs on. Its lists of operators apply, and the regions that were captured for it.
+    pub device: AutocastDevice,
+    /// The dtype of a region around the whole program (`bf16` or `f16`; another one changes nothing), if there is one. Regions
+    /// that were captured lie within it.
+    pub whole: Option<DType>,
+}
+
+impl Mixed {
+    /// The dtype in which operators on the lists compute at a node.
+    fn lower(&self, origin: &Origin) -> Option<DType> {
+        let lower = match origin.precisions.on(self.device) {
+            Some(Precision::Full) => None,
+            Some(Precision::Lower(dtype)) => Some(dtype),
+            None => self.whole,
+        };
+        lower.filter(|dtype| dtype.compute() != *dtype)
+    }
 }
 
 /// The policy of an operator (`aten.add.Tensor`), where it is on a list.
@@ -46,25 +60,16 @@ pub struct AutocastError {
     pub error: OpError,
 }
 
-/// The functional graph in mixed precision by the lists of the CPU; see [`autocast_for`].
-pub fn autocast(graph: &Graph, dtype: DType) -> Result<Graph, Vec<AutocastError>> {
-    autocast_for(graph, dtype, AutocastDevice::Cpu)
-}
-
-/// The functional graph in which operators on a device's lists use `dtype` (`bf16` or `f16`; another dtype changes
-/// nothing).
+/// The functional graph in which operators on a device's lists compute in 16 bits, within the regions that were captured for
+/// this device and the one around the whole program. The result has no regions left: its dtypes say all.
 ///
 /// # Errors
 /// Every call that refuses the types that it receives.
-pub fn autocast_for(
-    graph: &Graph,
-    dtype: DType,
-    device: AutocastDevice,
-) -> Result<Graph, Vec<AutocastError>> {
-    if dtype.compute() == dtype {
-        return Ok(graph.clone());
+pub fn autocast(graph: &Graph, mixed: Mixed) -> Result<Graph, Vec<AutocastError>> {
+    let mut pass = Autocast { graph: without_regions(graph.clone()), mixed, casts: FxHashMap::default() };
+    if !graph.iter().any(|(id, _)| mixed.lower(graph.origin(id)).is_some()) {
+        return Ok(pass.graph);
     }
-    let mut pass = Autocast { graph: graph.clone(), dtype, device, casts: FxHashMap::default() };
     let mut errors = Vec::new();
     for id in std::mem::take(&mut pass.graph.order) {
         if let Err(error) = pass.node(graph, id) {
@@ -79,10 +84,18 @@ pub fn autocast_for(
     if errors.is_empty() { Ok(pass.graph) } else { Err(errors) }
 }
 
+/// The graph without the regions that it was captured in, its subgraphs included.
+fn without_regions(mut graph: Graph) -> Graph {
+    graph.origins.iter_mut().for_each(|(_, origin)| origin.precisions = Precisions::default());
+    for (_, subgraph) in graph.subgraphs.iter_mut() {
+        *subgraph = without_regions(std::mem::take(subgraph));
+    }
+    graph
+}
+
 struct Autocast {
     graph: Graph,
-    dtype: DType,
-    device: AutocastDevice,
+    mixed: Mixed,
     /// A value in another type.
     casts: FxHashMap<(ValueId, DType), ValueId>,
 }
@@ -95,16 +108,19 @@ impl Autocast {
             return Ok(());
         };
         let mut args = args.clone();
-        let wanted = policy(self.device, target).and_then(|p| self.wanted(p, target, &args));
+        let lower = self.mixed.lower(old.origin(id));
+        let policy = lower.and_then(|lower| Some((policy(self.mixed.device, target)?, lower)));
+        let wanted = policy.and_then(|policy| self.wanted(policy, target, &args));
         let keeps_types = target.starts_with("higher_order.");
         for arg in &mut args {
             let mut failed = None;
             arg.for_each_value_mut(&mut |v| {
                 let dtype = match wanted {
-                    Some(dtype) if self.eligible(*v) => dtype,
-                    _ if keeps_types => old.meta(*v).map_or(self.dtype, |m| m.dtype),
-                    _ => return,
+                    Some(dtype) if self.eligible(*v) => Some(dtype),
+                    _ if keeps_types => dtype_in(old, *v),
+                    _ => None,
                 };
+                let Some(dtype) = dtype else { return };
                 match self.cast(*v, dtype) {
                     Ok(new) => *v = new,
                     Err(e) => failed = Some(e),
@@ -132,9 +148,9 @@ impl Autocast {
     }
 
     /// The type that a policy gives the operands of a call.
-    fn wanted(&self, policy: CastPolicy, target: &str, args: &[Arg]) -> Option<DType> {
+    fn wanted(&self, (policy, lower): (CastPolicy, DType), target: &str, args: &[Arg]) -> Option<DType> {
         match policy {
-            CastPolicy::Lower => Some(self.dtype),
+            CastPolicy::Lower => Some(lower),
             CastPolicy::Float32 => Some(DType::F32),
             CastPolicy::Float32Result => {
                 let first = match args.first()? {
@@ -232,12 +248,16 @@ mod tests {
     }
 
     fn graph(body: &str) -> Graph {
-        format!("fx 1.0\n\ngraph \"g\" {{\n{body}\n}}\n").parse().unwrap()
+        format!("fx 1.2\n\ngraph \"g\" {{\n{body}\n}}\n").parse().unwrap()
     }
 
     /// The types of the calls and of the results after autocast.
     fn types(body: &str, device: AutocastDevice) -> String {
-        let cast = autocast_for(&graph(body), DType::BF16, device).unwrap();
+        mixed_types(body, Mixed { device, whole: Some(DType::BF16) })
+    }
+
+    fn mixed_types(body: &str, mixed: Mixed) -> String {
+        let cast = autocast(&graph(body), mixed).unwrap();
         fx_ir::well_formed(&cast).unwrap();
         // The graph must still decompose with these types.
         prims::decompose(&cast).unwrap_or_else(|e| panic!("{}\n{cast}", e[0]));
@@ -280,13 +300,46 @@ return %loss";
         let mut g = graph(body);
         let h = g.values.iter().find(|(_, v)| v.name == "h").unwrap().0;
         g.outputs.push(Output { kind: OutputKind::BufferMutation("b".into()), arg: Arg::Value(h) });
-        let cast = autocast(&g, DType::BF16).unwrap();
+        let cast = autocast(&g, Mixed { device: AutocastDevice::Cpu, whole: Some(DType::BF16) }).unwrap();
         let dtype = |n: usize| match cast.outputs[n].arg {
             Arg::Value(v) => cast.meta(v).map(|m| m.dtype),
             _ => None,
         };
         assert_eq!((dtype(0), dtype(1)), (Some(DType::F32), Some(DType::F32)));
         assert_eq!(cast.meta(h).map(|m| m.dtype), Some(DType::BF16));
+    }
+
+    /// Two products in a region for GPUs, of which the second is in a region that turns it off again, and one outside.
+    const REGIONS: &str = "%x: f32[2, 3] = input \"x\"
+%w: f32[3, 3] = parameter \"w\"
+%a: f32[2, 3] = aten.mm.default(%x, %w) from net:mm::\"\":\"cuda bf16\"
+%b: f32[2, 3] = aten.mm.default(%x, %w) from net:mm::\"\":\"cuda full\"
+%c: f32[2, 3] = aten.mm.default(%x, %w)
+return %a
+return %b
+return %c";
+
+    #[test]
+    fn a_region_has_its_meaning_on_its_device_alone() {
+        let on = |device, whole| mixed_types(REGIONS, Mixed { device, whole });
+        let (wide, narrow) = ("aten.mm.default f32", "aten.mm.default bf16");
+        let casts = "prims.convert bf16\nprims.convert bf16";
+        assert_eq!(on(AutocastDevice::Cpu, None), [wide; 3].join("\n"));
+        assert_eq!(on(AutocastDevice::Cuda, None), [casts, narrow, wide, wide].join("\n"));
+        let all = on(AutocastDevice::Cuda, Some(DType::BF16));
+        assert_eq!(all, [casts, narrow, wide, narrow].join("\n"), "regions lie within the one of the option");
+        let cpu = on(AutocastDevice::Cpu, Some(DType::BF16));
+        assert_eq!(
+            cpu,
+            [casts, narrow, narrow, narrow].join("\n"),
+            "a region for GPUs turns nothing off here"
+        );
+    }
+
+    #[test]
+    fn no_region_is_left() {
+        let cast = autocast(&graph(REGIONS), Mixed { device: AutocastDevice::Cuda, whole: None }).unwrap();
+        assert!(cast.origins.values().all(|origin| origin.precisions.is_empty()));
     }
 
     #[test]

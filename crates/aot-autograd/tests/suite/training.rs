@@ -140,16 +140,16 @@ fn training_steps_compute_the_same_in_halves() {
 /// every gradient has its parameter's type.
 #[test]
 fn training_steps_in_mixed_precision() {
-    use aot_autograd::{AutocastDevice, autocast_for};
-    use ir_core::DType;
+    use aot_autograd::{Mixed, autocast};
+    use ir_core::{AutocastDevice, DType};
     for (name, _) in PYTORCH {
         let Some(graph) = captured(name) else { return };
         let functional = functionalize(&graph).unwrap_or_else(|e| panic!("{}", e[0]));
         for device in [AutocastDevice::Cpu, AutocastDevice::Cuda] {
             for dtype in [DType::BF16, DType::F16] {
                 let what = format!("{name}, {dtype} for {device:?}");
-                let cast =
-                    autocast_for(&functional, dtype, device).unwrap_or_else(|e| panic!("{what}: {}", e[0]));
+                let mixed = Mixed { device, whole: Some(dtype) };
+                let cast = autocast(&functional, mixed).unwrap_or_else(|e| panic!("{what}: {}", e[0]));
                 fx_ir::well_formed(&cast).unwrap_or_else(|e| panic!("{what}: {}", e[0]));
                 let prims = prims::decompose(&cast).unwrap_or_else(|e| panic!("{what}: {}", e[0]));
                 let options = JointOptions { wrt: Wrt::Parameters, tangents: Tangents::Loss };

@@ -13,7 +13,7 @@ use ferroflux::{Compiled, Input, Options, Tensor, Value, list_backends};
 use serde::Serialize;
 
 use crate::model::Model;
-use crate::options::{BackendArgs, Global};
+use crate::options::{AutocastArgs, BackendArgs, Global};
 use crate::prepared::GivenArgs;
 use crate::progress::Progress;
 use crate::{report, show};
@@ -53,6 +53,8 @@ pub(crate) struct Args {
     profile: bool,
     #[command(flatten)]
     backend: BackendArgs,
+    #[command(flatten)]
+    autocast: AutocastArgs,
     /// Prints one JSON object per model instead of text.
     #[arg(long)]
     json: bool,
@@ -130,7 +132,7 @@ pub(crate) fn run(args: &Args, global: &Global, out: &mut dyn Write) -> Result<(
 fn measure(path: &Path, args: &Args, global: &Global) -> Result<Measured> {
     reset_peak();
     let mut model = Model::open(path)?;
-    let mut options = args.backend.options(global);
+    let mut options = args.autocast.on(args.backend.options(global));
     if args.profile {
         options = options.backend_option("profile", PROFILED.to_string());
     }

@@ -14,7 +14,7 @@ use crate::compare::{self, Accuracy, Agreement, ToleranceArgs};
 use crate::inputs::{self, SetArgs};
 use crate::mesh::{MeshArgs, Rank, is_first};
 use crate::model::{self, Model};
-use crate::options::{BackendArgs, Global, WeightArgs};
+use crate::options::{AutocastArgs, BackendArgs, Global, WeightArgs};
 use crate::progress::Progress;
 use crate::report::usage;
 use crate::{files, show};
@@ -52,6 +52,8 @@ pub(crate) struct Args {
     backend: BackendArgs,
     #[command(flatten)]
     mesh: MeshArgs,
+    #[command(flatten)]
+    autocast: AutocastArgs,
     /// Prints one JSON object instead of text.
     #[arg(long)]
     json: bool,
@@ -87,7 +89,7 @@ fn as_rank(args: &Args, global: &Global, rank: Rank<'_>, out: &mut dyn Write) ->
     let expected = args.expect.as_deref().map(model::tensors).transpose()?;
     let infos = model.program.inputs();
     let inputs = inputs::from_file(&infos, &given, &args.prefix, &args.set.of(&infos)?)?;
-    let options = args.mesh.options(args.backend.options(global), rank)?;
+    let options = args.mesh.options(args.autocast.on(args.backend.options(global)), rank)?;
     let (outputs, times) = execute(&model, &options, &inputs)?;
     if let Some(path) = args.outputs.as_ref().filter(|_| is_first(rank)) {
         write_outputs(path, &outputs)?;

@@ -2,10 +2,11 @@
 //! `cache explain` looks them up.
 
 use anyhow::Result;
-use ferroflux::DType;
+
 use ferroflux::optim::{Adam, Optimizer, Sgd};
 use ferroflux::train::{Clip, Scaler, TrainOptions};
 
+use crate::options::Half;
 use crate::report::usage;
 
 /// The settings that determine the program of a step.
@@ -56,13 +57,6 @@ enum Kind {
     Adamw,
 }
 
-/// The dtypes of mixed precision.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Half {
-    Bf16,
-    F16,
-}
-
 impl StepArgs {
     /// The facade's options.
     pub(crate) fn options(&self) -> Result<TrainOptions> {
@@ -74,8 +68,8 @@ impl StepArgs {
             train = train.loss(loss);
         }
         Ok(match self.autocast {
-            Some(Half::Bf16) => train.autocast(DType::BF16),
-            Some(Half::F16) => train.autocast(DType::F16).scaler(Scaler::default()),
+            Some(half @ Half::F16) => train.autocast(half.dtype()).scaler(Scaler::default()),
+            Some(half) => train.autocast(half.dtype()),
             None => train,
         })
     }

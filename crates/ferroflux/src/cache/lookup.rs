@@ -183,6 +183,9 @@ fn options_text(options: &Options, in_place: bool) -> Result<String, String> {
     if !in_place {
         text.push_str(", new state is returned");
     }
+    if let Some(dtype) = options.autocast {
+        text.push_str(&format!(", autocast {dtype}"));
+    }
     if options.unchecked_indices {
         text.push_str(", indices unchecked");
     }

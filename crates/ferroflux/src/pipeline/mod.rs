@@ -1,6 +1,6 @@
 //! The pipeline as a list: the stages of a captured graph until it is lowered to kernels ([`STAGES`]).
 //!
-//! Inference, functions ([`crate::func`]) and training use the same stages in the same order. `autocast` and `joint` do
+//! Inference, functions ([`crate::func`]) and training use the same stages in the same order. `joint` does
 //! nothing in inference; a function begins after `prim`, because its tracing produces prims; training builds the joint
 //! graph at `joint` and continues with the whole step, or with each half.
 //!
@@ -21,9 +21,10 @@ mod observe;
 
 use std::ops::RangeInclusive;
 
+use aot_autograd::Mixed;
 use aot_autograd::passes::{self, PassCx};
 use fx_ir::{Dialect, Graph, VerifyError};
-use ir_core::DType;
+use ir_core::AutocastDevice;
 use tracing::info_span;
 
 pub(crate) use kernels::{KernelOptions, Kernels, lower};
@@ -66,7 +67,7 @@ pub const STAGES: &[Stage] = &[
     },
     Stage {
         name: "autocast",
-        about: "inserts the conversions of mixed precision, where training asks for them",
+        about: "inserts the conversions of mixed precision: in captured regions for the device, and where options ask for them",
         dialect: Dialect::Functional,
         run: autocast,
         legality: legality::functional,
@@ -125,7 +126,7 @@ impl StageId {
 /// The context of the stages.
 pub(crate) struct Cx<'a> {
     passes: PassCx,
-    autocast: Option<DType>,
+    mixed: Mixed,
     observer: Observer<'a>,
 }
 
@@ -148,12 +149,14 @@ impl<'a> Cx<'a> {
 
     fn of(passes: PassCx) -> Result<Cx<'a>, Error> {
         let passes = PassCx { skip: observe::skipped()?, ..passes };
-        Ok(Cx { passes, autocast: None, observer: Observer::of_environment()? })
+        let mixed = Mixed { device: AutocastDevice::Cpu, whole: None };
+        Ok(Cx { passes, mixed, observer: Observer::of_environment()? })
     }
 
-    /// Enables autocast to `dtype`.
-    pub(crate) fn autocast(self, dtype: Option<DType>) -> Cx<'a> {
-        Cx { autocast: dtype, ..self }
+    /// Sets the device whose mixed precision applies, and the region around the whole program. Without it they are those of a
+    /// CPU, and none.
+    pub(crate) fn mixed(self, mixed: Mixed) -> Cx<'a> {
+        Cx { mixed, ..self }
     }
 
     /// Calls `see` with the graph after every stage and pass, and the name of each.
@@ -239,8 +242,7 @@ fn functional(graph: Graph, _: &Cx<'_>) -> Result<Graph, Error> {
 }
 
 fn autocast(graph: Graph, cx: &Cx<'_>) -> Result<Graph, Error> {
-    let Some(dtype) = cx.autocast else { return Ok(graph) };
-    aot_autograd::autocast(&graph, dtype).map_err(Error::Autocast)
+    aot_autograd::autocast(&graph, cx.mixed).map_err(Error::Autocast)
 }
 
 fn prim(graph: Graph, _: &Cx<'_>) -> Result<Graph, Error> {

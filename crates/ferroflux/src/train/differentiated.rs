@@ -10,7 +10,9 @@ use ir_core::{DType, SymExpr, SymId};
 use plugin_host::Value;
 use tensor::Tensor;
 
-use super::graphs::{DiffOptions, bind_sizes, forward, joint, per_call, save_computed_sizes, split, written};
+use super::graphs::{
+    DiffOptions, bind_sizes, forward, joint, mixed, per_call, save_computed_sizes, split, written,
+};
 use super::wiring::{
     Sink, Source, State, initial, replace, sinks, size_meta, size_tensor, sources, user_numbers,
 };
@@ -109,7 +111,9 @@ impl Program {
         if let Some(whole) = self.made_on_host()? {
             return whole.differentiate(diff, options);
         }
-        let joint = joint(forward(self, diff.loss, diff.autocast)?, diff)?;
+        let backend = crate::registry().load(&options.backend)?;
+        let cx = mixed(Some((&backend, options)), diff.autocast)?;
+        let joint = joint(forward(self, diff.loss, &cx)?, diff)?;
         let mut partition = split(&joint, diff.memory_budget)?;
         let computed = save_computed_sizes(&mut partition).map_err(|e| Error::Internal(e.to_string()))?;
         let requested: Vec<GradientInfo> = joint

@@ -2,14 +2,15 @@
 //! of inference.
 
 use aot_autograd::passes::PassCx;
-use aot_autograd::{JointGraph, JointOptions, MinCut, Partition, Tangents, Wrt};
+use aot_autograd::{JointGraph, JointOptions, MinCut, Mixed, Partition, Tangents, Wrt};
 use fx_ir::{Arg, Graph, InputKind, NodeKind, OriginId, OutputKind, ValueId, ValueType};
-use ir_core::{DType, SymExpr, SymId, TensorMeta};
+use ir_core::{AutocastDevice, DType, SymExpr, SymId, TensorMeta};
+use plugin_host::LoadedBackend;
 use tracing::info_span;
 
 use super::update::Gradients;
 use crate::pipeline::{self, Cx, StageId};
-use crate::{Error, Program};
+use crate::{Error, Options, Program};
 
 /// What to differentiate.
 #[derive(Clone, Debug, PartialEq)]
@@ -86,7 +87,7 @@ impl Program {
     /// # Errors
     /// All calls that have no gradient where one is needed; a program without a loss.
     pub fn joint(&self, options: &DiffOptions) -> Result<JointGraph, Error> {
-        joint(forward(self, options.loss, options.autocast)?, options)
+        joint(forward(self, options.loss, &mixed(None, options.autocast)?)?, options)
     }
 
     /// The forward graph, which also returns what it saves, and the backward graph.
@@ -121,12 +122,22 @@ impl Program {
 }
 
 /// From captured to prims that are ready to be differentiated.
-pub(crate) fn forward(program: &Program, loss: Option<usize>, cast: Option<DType>) -> Result<Graph, Error> {
-    let cx = Cx::training()?.autocast(cast);
-    let mut prims = marked(program.through(StageId::Prim, &cx)?, loss)?;
+pub(crate) fn forward(program: &Program, loss: Option<usize>, cx: &Cx<'_>) -> Result<Graph, Error> {
+    let mut prims = marked(program.through(StageId::Prim, cx)?, loss)?;
     // The passes run before differentiation; complex numbers are not split yet.
-    pipeline::passes(&mut prims, StageId::Prim, &PassCx::before_joint(), &cx)?;
+    pipeline::passes(&mut prims, StageId::Prim, &PassCx::before_joint(), cx)?;
     Ok(prims)
+}
+
+/// The context of training in mixed precision for a backend, as on a CPU without one. The dtype is the one of the training
+/// options, and else that of the compilation's.
+pub(crate) fn mixed<'a>(
+    on: Option<(&LoadedBackend, &Options)>,
+    autocast: Option<DType>,
+) -> Result<Cx<'a>, Error> {
+    let cpu = Mixed { device: AutocastDevice::Cpu, whole: None };
+    let mixed = on.map_or(cpu, |(backend, options)| options.mixed(backend));
+    Ok(Cx::training()?.mixed(Mixed { whole: autocast.or(mixed.whole), ..mixed }))
 }
 
 /// Binds size symbols that a graph's inputs determine, whichever call computed them first.

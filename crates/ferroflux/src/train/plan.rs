@@ -67,8 +67,8 @@ impl StepPlan {
     ///
     /// # Errors
     /// As for [`Program::train_step`].
-    pub(crate) fn make(program: &Program, train: &TrainOptions) -> Result<Planned, Error> {
-        let prims = forward(program, train.loss, train.autocast)?;
+    pub(crate) fn make(program: &Program, train: &TrainOptions, cx: &Cx<'_>) -> Result<Planned, Error> {
+        let prims = forward(program, train.loss, cx)?;
         let users = user_numbers(&prims);
         let wanted = prims
             .inputs()

@@ -8,6 +8,7 @@ use plugin_host::{Arg, LoadedBackend, Value};
 use rayon::prelude::*;
 use tensor::Tensor;
 
+use super::graphs::mixed;
 use super::plan::{self, Number, StepPlan};
 use super::wiring::{Sink, Source, State, initial, replace};
 use crate::cache::{Caller, Form, Lookup, Stage, get_or_compile};
@@ -232,8 +233,10 @@ impl Program {
         let channels_last = train.is_channels_last(options)?;
         let weight = |name: &str| self.weight_value(name, None);
         let backend = crate::registry().load(&options.backend)?;
+        let cx = mixed(Some((&backend, options)), train.autocast)?;
         if graph_plugin::takes_graphs(&backend) {
-            let planned = StepPlan::make(self, train)?;
+            options.refuse_mesh("a backend that takes whole graphs")?;
+            let planned = StepPlan::make(self, train, &cx)?;
             let CompiledCode { code, kernels, guards } = Code::of_prims(planned.graph, &weight, options)?;
             let (plan, parts) = (planned.plan, Parts::default());
             return Ok(CompiledStep { plan, code, kernels, from_cache: false, guards, parts });
@@ -243,7 +246,6 @@ impl Program {
         }
         let lookup = self.step_lookup(train, channels_last, &backend, options);
         let (form, executable, from_cache) = get_or_compile(lookup.as_ref(), || {
-            let cx = Cx::training()?;
             let (plan, optimized, wanted) = self.optimized_step(train, channels_last, &cx)?;
             let (kernels, executable) =
                 optimized.compile(&backend, options, &wanted, (lookup.as_ref(), &cx))?;
@@ -270,8 +272,8 @@ impl Program {
         options: &Options,
         mesh: &MeshOptions,
     ) -> Result<CompiledStep, Error> {
-        let cx = Cx::training()?;
-        let forward = super::graphs::forward(self, train.loss, train.autocast)?;
+        let cx = mixed(Some((backend, options)), train.autocast)?;
+        let forward = super::graphs::forward(self, train.loss, &cx)?;
         let (mut plan, whole, _) = self.optimized_step(train, false, &cx)?;
         let Sharded { graph, parts } = mesh.shard(&whole.graph, &forward)?;
         for slot in &mut plan.slots {
@@ -303,7 +305,7 @@ impl Program {
         channels_last: bool,
         cx: &Cx<'_>,
     ) -> Result<(StepPlan, Optimized, KernelOptions), Error> {
-        let (plan, optimized) = StepPlan::make(self, train)?.optimized(channels_last, cx)?;
+        let (plan, optimized) = StepPlan::make(self, train, cx)?.optimized(channels_last, cx)?;
         let wanted = KernelOptions { in_place: true, ..KernelOptions::of_optimized(&optimized.graph) };
         Ok((plan, optimized, wanted))
     }
@@ -315,7 +317,7 @@ impl Program {
     /// As for [`train_step`](Program::train_step), without those of a backend.
     pub fn step_kernels(&self, train: &TrainOptions) -> Result<kernel_ir::Program, Error> {
         train.optimizer.check().map_err(Error::Optimizer)?;
-        let cx = Cx::training()?;
+        let cx = mixed(None, train.autocast)?;
         let (_, optimized, wanted) = self.optimized_step(train, train.channels_last.unwrap_or(true), &cx)?;
         Ok(pipeline::lower(&optimized.graph, &wanted, &cx)?.program)
     }

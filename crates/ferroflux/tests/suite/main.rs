@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // a failing test may panic
 
+mod autocast;
 mod c_backend;
 mod cache;
 mod capture;

@@ -21,8 +21,9 @@
 //! - `guard expression, zero|nonzero|nonnegative "message" [from module[:function[:"source"]]]` (1.1), after the symbols.
 //! - `subgraph g<n> "name" { body }`, numbered from 0; an argument names it `&g0`.
 //! - `%value: type = input|parameter|buffer|buffer transient|constant "outside name"`.
-//! - `[%value: type, …] = target(argument, …) [from module[:function[:["source"][:"operator"]]]]`; no value, no `=`. The
-//!   operator (1.1) is the one of the user's program that the call is a part of, where errors must name it.
+//! - `[%value: type, …] = target(argument, …) [from module[:function[:["source"][:["operator"][:"precision"]]]]]`; no value,
+//!   no `=`. The operator (1.1) is the one of the user's program that the call is a part of, where errors must name it; the
+//!   precision (1.2) names the regions of mixed precision around it, as [`ir_core::Precisions`] prints them.
 //! - `return [kind] argument`: kinds are `loss`, `saved`, and with `"name" =`: `buffer`, `input`,
 //!   `parameter_gradient`, `input_gradient`.
 //!
@@ -43,8 +44,8 @@ mod words;
 use std::fmt;
 use std::str::FromStr;
 
-use ir_core::TensorMeta;
 pub use ir_core::text::{TextError, TextProblem};
+use ir_core::{Origin, TensorMeta};
 
 use crate::Graph;
 
@@ -53,10 +54,13 @@ pub(crate) use print::{arg_text, type_text};
 
 /// Version of the text form. A reader accepts the same major and no newer minor; [`print()`] writes the oldest minor that
 /// can express everything the graph uses.
-pub const TEXT_VERSION: (u32, u32) = (1, 1);
+pub const TEXT_VERSION: (u32, u32) = (1, 2);
 
 /// The minor version that introduced guards and the operator of an origin.
 const GUARDS: u32 = 1;
+
+/// The minor version that introduced regions of mixed precision.
+const PRECISIONS: u32 = 2;
 
 /// Deepest nesting of lists and subgraphs that the parser follows; more than any real graph has.
 pub const MAX_DEPTH: usize = 64;
@@ -64,16 +68,24 @@ pub const MAX_DEPTH: usize = 64;
 /// Longest text that the parser takes, in bytes; the largest known model prints to some 3 MB.
 pub const MAX_BYTES: usize = 1 << 28;
 
-/// Whether the origin of a node, in subgraphs too, names an operator.
-fn names_operators(graph: &Graph) -> bool {
-    let named = |node: &crate::Node| graph.origins.get(node.origin).is_some_and(|o| !o.operator.is_empty());
-    graph.iter().any(|(_, node)| named(node)) || graph.subgraphs.values().any(names_operators)
+/// Whether the origin of a node, in subgraphs too, is such.
+fn any_origin(graph: &Graph, is: fn(&Origin) -> bool) -> bool {
+    let such = |node: &crate::Node| graph.origins.get(node.origin).is_some_and(is);
+    graph.iter().any(|(_, node)| such(node)) || graph.subgraphs.values().any(|g| any_origin(g, is))
+}
+
+/// The oldest minor version that can express everything that a graph uses.
+fn minor(graph: &Graph) -> u32 {
+    if any_origin(graph, |origin| !origin.precisions.is_empty()) {
+        return PRECISIONS;
+    }
+    let named = !graph.guards.is_empty() || any_origin(graph, |origin| !origin.operator.is_empty());
+    if named { GUARDS } else { 0 }
 }
 
 /// The text form of `graph`, with the version header. Names of values are made unique.
 pub fn print(graph: &Graph) -> String {
-    let minor = if graph.guards.is_empty() && !names_operators(graph) { 0 } else { GUARDS };
-    let mut out = format!("fx {}.{minor}\n\n", TEXT_VERSION.0);
+    let mut out = format!("fx {}.{}\n\n", TEXT_VERSION.0, minor(graph));
     print::graph(graph, &mut out);
     out
 }

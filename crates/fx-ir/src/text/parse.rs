@@ -187,7 +187,7 @@ fn node_kind(cursor: &mut Cursor<'_>, body: &Body, declared: usize) -> Result<No
     Ok(NodeKind::Placeholder { kind, name })
 }
 
-/// ` from module:function:"source":"operator"`
+/// ` from module:function:"source":"operator":"precision"`
 fn origin(cursor: &mut Cursor<'_>, body: &mut Body) -> Result<OriginId> {
     let origin = bare_origin(cursor)?;
     if let Some(&id) = body.origins.get(&origin) {
@@ -214,8 +214,13 @@ fn bare_origin(cursor: &mut Cursor<'_>) -> Result<Origin> {
     if cursor.eat(":") && cursor.peek() != Some(':') {
         origin.source = Some(cursor.quoted("the source line")?);
     }
-    if cursor.eat(":") {
+    if cursor.eat(":") && cursor.peek() != Some(':') {
         origin.operator = cursor.quoted("the operator")?;
+    }
+    if cursor.eat(":") {
+        let mark = cursor.mark();
+        let text = cursor.quoted("the regions of mixed precision")?;
+        origin.precisions = text.parse().map_err(|what: String| cursor.expected_at(mark, &what))?;
     }
     Ok(origin)
 }

@@ -84,14 +84,15 @@ fn reference(names: &Names, value: ValueId) -> String {
     format!("%{}", words::name(&names.get(value)))
 }
 
-/// ` from module:function:"source":"operator"`, empty for the empty origin; parts that are missing at the end are left out.
+/// ` from module:function:"source":"operator":"precision"`, empty for the empty origin; parts that are missing at the end are left out.
 fn origin_text(origin: &Origin) -> String {
     if *origin == Origin::default() {
         return String::new();
     }
     let part = |text: &str| if text.is_empty() { String::new() } else { words::name(text) };
     let mut text = format!(" from {}", part(&origin.module));
-    let operator = !origin.operator.is_empty();
+    let precision = !origin.precisions.is_empty();
+    let operator = !origin.operator.is_empty() || precision;
     if !origin.function.is_empty() || origin.source.is_some() || operator {
         text.push_str(&format!(":{}", part(&origin.function)));
     }
@@ -100,8 +101,13 @@ fn origin_text(origin: &Origin) -> String {
         None if operator => text.push(':'),
         None => {}
     }
-    if operator {
+    if !origin.operator.is_empty() {
         text.push_str(&format!(":{}", quote(&origin.operator)));
+    } else if precision {
+        text.push(':');
+    }
+    if precision {
+        text.push_str(&format!(":{}", quote(&origin.precisions.to_string())));
     }
     text
 }

@@ -71,7 +71,8 @@ impl fmt::Display for Program {
 /// `guard [s0 - s1], zero "message" from "module" "function" source "line"`.
 fn guard(guard: &Guard, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     write!(f, "guard [{}], {} {}", guard.expression, guard.relation.name(), quote(&guard.message))?;
-    let Origin { module, function, source, operator } = &guard.origin;
+    // Regions of mixed precision have their meaning before there are kernels.
+    let Origin { module, function, source, operator, precisions: _ } = &guard.origin;
     if guard.origin != Origin::default() {
         write!(f, " from {} {}", quote(module), quote(function))?;
     }

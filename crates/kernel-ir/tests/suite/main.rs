@@ -5,4 +5,5 @@
 mod common;
 mod files;
 mod golden;
+mod plan;
 mod roundtrip;

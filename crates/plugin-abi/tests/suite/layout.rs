@@ -46,7 +46,9 @@ fn tables_have_their_golden_layout() {
     check::<FfxRefusal>("FfxRefusal 40: node@8+16 reason@24+16");
     check::<FfxMemoryEstimate>("FfxMemoryEstimate 32: constant_bytes@8+8 peak_bytes@16+8 code_bytes@24+8");
     check::<FfxExecutableInfo>("FfxExecutableInfo 32: n_inputs@8+8 n_outputs@16+8 n_constants@24+8");
-    check::<FfxDeviceMemory>("FfxDeviceMemory 40: to_device@8+8 to_host@16+8 allocate@24+8 copy@32+8");
+    check::<FfxDeviceMemory>(
+        "FfxDeviceMemory 48: to_device@8+8 to_host@16+8 allocate@24+8 copy@32+8 release_constants@40+8",
+    );
     check::<FfxStreams>("FfxStreams 32: create@8+8 synchronize@16+8 destroy@24+8");
     check::<FfxWorld>("FfxWorld 48: rank@8+4 size@12+4 device@16+8 address@24+16 timeout_ms@40+8");
     check::<FfxExchange>(
@@ -108,12 +110,12 @@ fn every_released_size_ends_with_a_whole_field() {
         }
         assert_eq!(released.last(), Some(&size_of::<T>()), "{}: this minor's size is in the list", T::NAME);
     }
-    // Sizes of minor 0, then of minor 1.
+    // Sizes of each minor, where they differ.
     ends_at::<FfxPlugin>(&[96, 120]);
-    ends_at::<FfxDeviceMemory>(&[24, 40]);
+    ends_at::<FfxDeviceMemory>(&[24, 40, 48]);
     ends_at::<FfxHost>(&[40]);
     ends_at::<FfxError>(&[2320]);
-    assert_eq!((plugin_abi::ABI_MAJOR, plugin_abi::ABI_MINOR), (1, 1));
+    assert_eq!((plugin_abi::ABI_MAJOR, plugin_abi::ABI_MINOR), (1, 2));
 }
 
 /// Error codes and levels are numbers of the contract, too.

@@ -10,7 +10,7 @@ use plugin_abi::{
 use super::entry::instance;
 use super::guard::{catch, guard};
 use super::request;
-use super::slots::null_out;
+use super::slots::{null_out, release_constants};
 use crate::{Backend, OwnedTensor, PluginError, Stream, TensorView};
 
 pub(super) unsafe extern "C" fn get_extension<B: Backend>(ctx: *mut c_void, name: FfxStr) -> *const c_void {
@@ -41,6 +41,7 @@ fn device_memory<B: Backend>() -> &'static FfxDeviceMemory {
             to_host: Some(to_host::<B>),
             allocate: Some(allocate::<B>),
             copy: Some(copy::<B>),
+            release_constants: Some(release_constants),
         }
     }
 }

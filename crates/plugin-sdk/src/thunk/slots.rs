@@ -31,13 +31,15 @@ pub(super) struct Cell {
 pub(super) struct State {
     pub(super) executable: Box<dyn Executable>,
     constants: Vec<Bound>,
+    /// How many were bound, released ones included.
+    bound: usize,
 }
 
 impl Cell {
     /// An executable as the host holds it.
     pub(super) fn export(executable: Box<dyn Executable>, device: DeviceId) -> *mut FfxExecutable {
         let signature = executable.signature();
-        let state = RwLock::new(State { executable, constants: Vec::new() });
+        let state = RwLock::new(State { executable, constants: Vec::new(), bound: 0 });
         Box::into_raw(Box::new(Cell { signature, device, state })).cast()
     }
 
@@ -230,9 +232,39 @@ pub(super) unsafe extern "C" fn bind_constants(
                 .collect::<Result<Vec<_>, PluginError>>()?;
             let mut state = cell.state.write().map_err(|_| poisoned())?;
             // Cleared first: after a failure the executable is unbound rather than half-bound.
-            state.constants = Vec::new();
+            (state.constants, state.bound) = (Vec::new(), 0);
             state.executable.bind_constants(&Constants::new(&bound))?;
-            state.constants = bound;
+            (state.bound, state.constants) = (bound.len(), bound);
+            Ok(())
+        })
+    }
+}
+
+/// A slot of the extension for device memory.
+pub(super) unsafe extern "C" fn release_constants(
+    _ctx: *mut c_void,
+    exe: *mut FfxExecutable,
+    released: *mut u8,
+    n: usize,
+    error: *mut FfxError,
+) -> i32 {
+    // SAFETY: pointers keep the contract that all slots share (`slots`); `released` is checked for null and holds `n` writable
+    // bytes.
+    unsafe {
+        guard(error, || {
+            let mut state = cell(exe)?.state.write().map_err(|_| poisoned())?;
+            if n != state.constants.len() || (released.is_null() && n > 0) {
+                let bound = state.constants.len();
+                return Err(PluginError::invalid(format!("{n} constants where {bound} are bound")));
+            }
+            let State { executable, constants, .. } = &mut *state;
+            let mut index = 0;
+            constants.retain(|_| {
+                let kept = executable.reads_constant(index);
+                released.add(index).write(u8::from(!kept));
+                index += 1;
+                kept
+            });
             Ok(())
         })
     }
@@ -257,11 +289,10 @@ pub(super) unsafe extern "C" fn execute(
             let mut views = request::Views::new();
             request::views(&mut views, inputs, n_inputs, "inputs")?;
             let state = cell.read()?;
-            if state.constants.len() < cell.signature.constants {
+            if state.bound < cell.signature.constants {
                 return Err(PluginError::invalid(format!(
                     "{} of {} constants are bound; call bind_constants before execute",
-                    state.constants.len(),
-                    cell.signature.constants
+                    state.bound, cell.signature.constants
                 )));
             }
             let results =

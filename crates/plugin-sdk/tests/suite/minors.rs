@@ -12,7 +12,9 @@ use std::process::Command;
 fn a_host_of_an_earlier_minor_runs_this_plugin() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let folder = tempfile::TempDir::new().unwrap();
-    for (minor, larger) in [("released/1.0", true), ("", false)] {
+    for (minor, newer, larger) in
+        [("released/1.0", true, true), ("released/1.1", true, false), ("", false, false)]
+    {
         let binary = folder.path().join("host");
         let include = here.join("../plugin-abi/include").join(minor);
         let built = Command::new("cc")
@@ -26,9 +28,9 @@ fn a_host_of_an_earlier_minor_runs_this_plugin() {
         let run = Command::new(&binary).arg(common::library("fixture")).output().unwrap();
         let (out, errors) = (String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
         assert!(run.status.success(), "{minor}: {errors}");
-        let larger = i32::from(larger);
+        let (newer, larger) = (i32::from(newer), i32::from(larger));
         let wanted = format!(
-            "table 1.{larger} larger {larger}\nname fixture devices 2 logged 1\noutputs 3.5 6.5\n\
+            "table 1.{newer} larger {larger}\nname fixture devices 2 logged 1\noutputs 3.5 6.5\n\
              error 1 the program takes 1 \n"
         );
         assert_eq!(out, wanted, "{minor}");

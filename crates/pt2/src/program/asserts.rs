@@ -6,7 +6,7 @@
 //! (`_assert_async`) stays a node. Assertions on the storage offset of a tensor are dropped, because no backend need agree
 //! with PyTorch there.
 
-use ir_core::SymExpr;
+use ir_core::{Precisions, SymExpr};
 use tracing::debug;
 
 use super::build::{Builder, named};
@@ -48,7 +48,7 @@ impl<'a> Builder<'a> {
                 if self.symbols.is_computed(&expr.expr_str) {
                     return false;
                 }
-                self.symbols.keep(&expr.expr_str, origin::read(&node.metadata));
+                self.symbols.keep(&expr.expr_str, origin::read(&node.metadata, Precisions::default()));
                 true
             }
             _ => {
@@ -78,7 +78,7 @@ impl<'a> Builder<'a> {
         if for_size {
             self.symbols.is_size(&size);
         }
-        let origin = origin::read(&node.metadata);
+        let origin = origin::read(&node.metadata, Precisions::default());
         self.symbols.assume_range(&size, number("min"), number("max"), &origin);
         Ok(())
     }

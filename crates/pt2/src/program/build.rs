@@ -153,7 +153,7 @@ impl<'a> Builder<'a> {
         if self.assertion(scope, target, node, at)? {
             return Ok(());
         }
-        let origin = out.add_origin(origin::read(&node.metadata));
+        let origin = out.add_origin(origin::read(&node.metadata, self.mode.precisions));
         if super::inline::is_wrapper(target) {
             return self.inline(out, scope, target, node, origin, depth, at);
         }

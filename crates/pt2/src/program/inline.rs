@@ -3,10 +3,12 @@
 //!
 //! Without gradient: the tensors that leave the region are detached. Under autocast: operators of the matrix family get
 //! casts to the low precision where the archive recorded a result of that precision, and operators with a recorded
-//! `float32` result get casts up of their low-precision operands.
+//! `float32` result get casts up of their low-precision operands. A region for another kind of device than the one of the
+//! capture left no trace in the results: it is recorded at the nodes ([`Precisions`]), and a later stage gives it its meaning
+//! on the device that the program is compiled for.
 
 use fx_ir::{Arg, Graph, OriginId, ValueId, ValueType};
-use ir_core::{DType, SymExpr, TensorMeta, contiguous_strides};
+use ir_core::{AutocastDevice, DType, Precision, Precisions, SymExpr, TensorMeta, contiguous_strides};
 
 use super::args;
 use super::build::Builder;
@@ -25,6 +27,8 @@ pub(super) struct Mode {
     pub(super) no_grad: bool,
     /// The low precision of an enabled autocast.
     pub(super) autocast: Option<DType>,
+    /// The regions of autocast, a kind of device each.
+    pub(super) precisions: Precisions,
 }
 
 /// Operators whose result has another dtype because a dtype argument requests it.
@@ -235,13 +239,17 @@ fn mode(target: &str, given: &[schema::NamedArgument<'_>], outer: Mode, at: &Jso
         Some(Argument::AsBool(enabled)) => *enabled,
         _ => return Err(at.invalid("`wrap_with_autocast` without a truth value at its third place")),
     };
+    let device = match given.first().map(|g| &g.arg) {
+        Some(Argument::AsString(name)) => AutocastDevice::of_name(name),
+        _ => None,
+    };
     let dtype = match given.get(1).map(|g| &g.arg) {
         Some(Argument::AsScalarType(code)) => args::dtype(*code, at)?,
-        // PyTorch's default of the CPU; a GPU's is float16.
-        _ if matches!(given.first().map(|g| &g.arg), Some(Argument::AsString(kind)) if &**kind == "cuda") => {
-            DType::F16
-        }
+        // PyTorch's defaults.
+        _ if device == Some(AutocastDevice::Cuda) => DType::F16,
         _ => DType::BF16,
     };
-    Ok(Mode { autocast: enabled.then_some(dtype), ..outer })
+    let region = if enabled { Precision::Lower(dtype) } else { Precision::Full };
+    let precisions = device.map_or(outer.precisions, |device| outer.precisions.within(device, region));
+    Ok(Mode { autocast: enabled.then_some(dtype), precisions, ..outer })
 }

@@ -1,16 +1,17 @@
 //! A node's metadata (module stack, traced function, stack trace) as an [`Origin`].
 
-use ir_core::Origin;
+use ir_core::{Origin, Precisions};
 
 use crate::schema::Metadata;
 
 /// Reads what PyTorch's serializer wrote; anything unexpected gives empty parts, never an error.
-pub(super) fn read(metadata: &Metadata<'_>) -> Origin {
+pub(super) fn read(metadata: &Metadata<'_>, precisions: Precisions) -> Origin {
     Origin {
         module: metadata.nn_module_stack.as_deref().map_or_else(String::new, module),
         function: metadata.torch_fn.as_deref().map_or_else(String::new, function),
         source: metadata.stack_trace.as_deref().and_then(source),
         operator: String::new(),
+        precisions,
     }
 }
 

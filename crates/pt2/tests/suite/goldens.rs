@@ -82,6 +82,24 @@ fn modes_become_casts_and_detach() {
 }
 
 #[test]
+fn regions_of_another_device_are_recorded() {
+    let program = load("regions.pt2");
+    let regions: Vec<(&str, String)> = program
+        .graph
+        .iter()
+        .filter_map(|(id, node)| Some((node.as_call()?.0, program.graph.origin(id).precisions.to_string())))
+        .collect();
+    let expected = [
+        ("aten.linear.default", "cuda bf16"),
+        ("aten.relu.default", "cuda bf16"),
+        ("aten.to.dtype", "cuda full"),
+        ("aten.softmax.int", "cuda full"),
+        ("aten.linear.default", ""),
+    ];
+    assert_eq!(regions, expected.map(|(target, region)| (target, region.to_owned())));
+}
+
+#[test]
 fn sizes_are_expressions() {
     let program = load("sizes.pt2");
     let symbols: Vec<_> =

@@ -2,7 +2,10 @@
 //! form only; the operators' names mean nothing.
 
 use fx_ir::{Arg, Graph, InputKind, Output, OutputKind, SubgraphId, Symbol, ValueId, ValueType};
-use ir_core::{DType, Device, EntityId, Layout, MemoryFormat, Origin, Scalar, SymExpr, SymId, TensorMeta};
+use ir_core::{
+    DType, Device, EntityId, Layout, MemoryFormat, Origin, Precision, Precisions, Scalar, SymExpr, SymId,
+    TensorMeta,
+};
 
 /// A small generator (xorshift64*), so that a seed names a case for ever.
 pub(crate) struct Rng(u64);
@@ -92,7 +95,10 @@ fn is_read(g: &Graph, node: fx_ir::NodeId) -> bool {
 fn origin(rng: &mut Rng) -> Origin {
     let source = rng.pick(&[None, Some("net.py:12 in forward, x = \"y\"".to_string())]);
     let operator = rng.pick(&["", "aten.index.Tensor"]).to_string();
-    Origin { module: rng.pick(NAMES).into(), function: rng.pick(NAMES).into(), source, operator }
+    let cuda = rng.pick(&[None, None, Some(Precision::Full), Some(Precision::Lower(DType::BF16))]);
+    let cpu = rng.pick(&[None, None, Some(Precision::Lower(DType::F16))]);
+    let precisions = Precisions { cpu, cuda };
+    Origin { module: rng.pick(NAMES).into(), function: rng.pick(NAMES).into(), source, operator, precisions }
 }
 
 pub(crate) fn expr(rng: &mut Rng) -> SymExpr {

@@ -165,8 +165,11 @@ fn claims(rng: &mut Rng, p: &mut Program) {
         let (expression, relation) = (expr(rng, &symbols, true), rng.pick(&Relation::ALL));
         let (module, function, operator) = (name(rng), name(rng), name(rng));
         let source = rng.flip().then(|| name(rng));
-        let origin =
-            if rng.flip() { Origin { module, function, source, operator } } else { Origin::default() };
+        let origin = if rng.flip() {
+            Origin { module, function, source, operator, ..Origin::default() }
+        } else {
+            Origin::default()
+        };
         p.guards.push(Guard { expression, relation, origin, message: name(rng) });
     }
     for dim in 0..rng.below(3) as u32 {

@@ -1,0 +1,86 @@
+//! The memory plan: which buffers may be written over one that is read for the last time, and that no other two share memory
+//! while both live.
+
+use kernel_ir::Program;
+
+/// `x → a → b → y` in three loops of 64 elements. `last` is the body of the second, which reads `a` (b1) and writes `b` (b2).
+fn chain(b: &str, second: &str) -> Program {
+    let text = format!(
+        "kir 1.6
+program \"chain\"
+buffer b0 \"x\" f32[64]{{1}}+0 input 0
+buffer b1 \"a\" f32[64]{{1}}+0 arena
+buffer b2 \"b\" {b}+0 arena
+buffer b3 \"y\" f32[64]{{1}}+0 output
+input \"x\" b0
+output \"y\" b3[64]{{1}}+0
+init:
+steps:
+loop \"first\" outer [64]
+  stage []
+    v0: f32 = load b0[i0]
+    v1: f32 = store b1[i0], v0
+{second}
+loop \"third\" outer [64]
+  stage []
+    v0: f32 = const 1
+    v1: f32 = store b3[i0], v0
+plan bytes 0:
+  b1 live 0..1 at 0
+  b2 live 1..1 at 256
+"
+    );
+    let mut program: Program = text.parse().unwrap();
+    program.plan = kernel_ir::ArenaPlan::of(&program);
+    kernel_ir::verify(&program).unwrap();
+    program
+}
+
+fn bytes(program: &Program) -> u64 {
+    let (offsets, bytes) = program.plan.place(program, &|_| None).unwrap();
+    assert_eq!(offsets.len(), program.plan.lives.len());
+    bytes
+}
+
+fn second(body: &str) -> String {
+    format!("loop \"second\" outer [64]\n  stage []\n{body}")
+}
+
+#[test]
+fn a_loop_writes_over_what_it_reads_at_the_same_place() {
+    let body = "    v0: f32 = load b1[i0]\n    v1: f32 = neg v0\n    v2: f32 = store b2[i0], v1";
+    let program = chain("f32[64]{1}", &second(body));
+    assert_eq!(bytes(&program), 256);
+    // The plan in the program's bytes keeps them apart.
+    assert_eq!(program.plan.bytes, Some(512));
+}
+
+#[test]
+fn another_dtype_of_the_same_width_is_no_hindrance() {
+    let body = "    v0: f32 = load b1[i0]\n    v1: i32 = cast v0\n    v2: i32 = store b2[i0], v1";
+    assert_eq!(bytes(&chain("i32[64]{1}", &second(body))), 256);
+}
+
+#[test]
+fn another_place_a_second_stage_and_another_width_are_hindrances() {
+    let reversed = "    v0: f32 = load b1[-i0 + 63]\n    v1: f32 = store b2[i0], v0";
+    assert_eq!(bytes(&chain("f32[64]{1}", &second(reversed))), 512);
+    let late = "    v0: f32 = const 2\n    v1: f32 = store b2[i0], v0\n    v2: f32 = load b1[i0]";
+    assert_eq!(bytes(&chain("f32[64]{1}", &second(late))), 512);
+    let wider = "    v0: f32 = load b1[i0]\n    v1: f64 = cast v0\n    v2: f64 = store b2[i0], v1";
+    assert_eq!(bytes(&chain("f64[64]{1}", &second(wider))), 768);
+    let twice = "    v0: f32 = load b1[i0]\n    v1: f32 = load b1[0]\n    v2: f32 = add v0, v1\n    v3: f32 = store b2[i0], v2";
+    assert_eq!(bytes(&chain("f32[64]{1}", &second(twice))), 512);
+    let stages = "loop \"second\" outer [64]\n  stage []\n    v0: f32 = load b1[i0]\n  stage []\n    v0: f32 = load b1[i0]\n    v1: f32 = store b2[i0], v0";
+    assert_eq!(bytes(&chain("f32[64]{1}", stages)), 512);
+}
+
+#[test]
+fn what_is_read_later_is_kept() {
+    let body = "    v0: f32 = load b1[i0]\n    v1: f32 = store b2[i0], v0";
+    let mut program = chain("f32[64]{1}", &second(body));
+    let again = program.steps[1].clone();
+    program.steps.push(again);
+    program.plan = kernel_ir::ArenaPlan::of(&program);
+    assert_eq!(bytes(&program), 512);
+}
