@@ -86,7 +86,8 @@ pub unsafe fn operation(how: Combine, dtype: DType) -> Result<ffi::MPI_Op, Plugi
     }
     // SAFETY: the function has the signature that MPI asks for; the combinations commute.
     let made = unsafe {
-        let mut made = ffi::RSMPI_OP_NULL;
+        // A handle of MPI is a pointer or a number, for which zeros are a value; the call replaces it.
+        let mut made: ffi::MPI_Op = std::mem::zeroed();
         ffi::MPI_Op_create(Some(FUNCTIONS[h][d]), 1, &mut made);
         made
     };
