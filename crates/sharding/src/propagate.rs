@@ -302,6 +302,10 @@ impl Pass<'_> {
             }
             normalize(self.mesh, &mut next, self.sizes(v));
             follows |= next[axis].dim().is_some() && next[axis] == from[axis];
+            // A value that is several operands is moved once.
+            if (0..n).any(|m| operands[m] == v && way.operands[m] == *placement) {
+                continue;
+            }
             let whole = self.bytes(v, from, axis);
             let moved = self.moved.get(&v).into_iter().flatten().chain([from]);
             let ways = moved.map(|from| self.costs.change(self.mesh, axis, &from[axis], &next[axis], whole));
