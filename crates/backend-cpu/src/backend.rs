@@ -4,8 +4,8 @@ use kernel_ir::runtime::ExchangeError;
 use kernel_ir::{IR_MAJOR, IR_MINOR, Program, Storage};
 use plugin_sdk::{
     Artifact, Backend, CollectiveEngine, CompileRequest, Constants, Description, DeviceId, DeviceInfo,
-    ErrorKind, Executable, Groups, Host, IrVersion, MemoryEstimate, OptionKind, OptionSpec, OwnedTensor,
-    PluginError, Refusal, Signature, Stream, TensorView,
+    ErrorKind, Executable, Groups, Host, IrVersion, Listing, MemoryEstimate, OptionKind, OptionSpec,
+    OwnedTensor, PluginError, Refusal, Signature, Stream, TensorView,
 };
 
 use crate::clif::{self, Bytes, Saved};
@@ -84,6 +84,10 @@ impl Backend for CpuBackend {
     }
 
     fn runs_collectives(&self) -> bool {
+        true
+    }
+
+    fn has_inspection(&self) -> bool {
         true
     }
 
@@ -181,6 +185,10 @@ impl Executable for CpuExecutable {
             .functions(self.compiled.functions())
             .ok_or_else(|| PluginError::unsupported("the machine code refers to what cannot be saved"))?;
         Ok(saved.0)
+    }
+
+    fn listings(&self) -> Result<Vec<Listing>, PluginError> {
+        Ok(self.compiled.listings()?)
     }
 }
 

@@ -320,6 +320,11 @@ impl Code {
         self.run_with(inputs, seed, &mut |code, all| unsafe { code.execute_args_on(all, stream) })
     }
 
+    /// The executable.
+    pub(crate) fn executable(&self) -> &LoadedExecutable {
+        &self.code
+    }
+
     /// Whether its calls need a seed.
     pub(crate) fn draws(&self) -> bool {
         self.seed_place.is_some()

@@ -111,7 +111,14 @@ impl Compiled {
             lookup.iter().for_each(|l| l.tidy(&form.kernels));
         }
         let explanation = explain(program.graph(), Some(&form.kernels.program));
-        report::compiled(program, &form.kernels.program, backend, options);
+        report::compiled(report::Made {
+            program,
+            kernels: &form.kernels.program,
+            backend,
+            options,
+            code: &code,
+            prims: &|| program.optimized(),
+        });
         let Caller::Model(wiring) = form.caller else {
             return Err(Error::Internal("a compiled model without its inputs and outputs".into()));
         };

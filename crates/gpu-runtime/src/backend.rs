@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use kernel_ir::{IR_MAJOR, IR_MINOR, Program};
 use plugin_sdk::{
     Backend, CompileRequest, Constants, DType, Description, DeviceId, DeviceInfo, Executable, Host,
-    IrVersion, OptionKind, OptionSpec, Options, OwnedTensor, PluginError, Signature, Stream, TensorView,
+    IrVersion, Listing, OptionKind, OptionSpec, Options, OwnedTensor, PluginError, Signature, Stream,
+    TensorView,
 };
 
 use crate::{Compiled, DeviceMemory, Driver, GpuError, Mode, Settings};
@@ -208,6 +209,10 @@ impl<D: Platform> Backend for GpuBackend<D> {
         D::STREAMS
     }
 
+    fn has_inspection(&self) -> bool {
+        true
+    }
+
     /// All work of a device is on one stream, which every caller gets.
     fn create_stream(&self, device: DeviceId) -> Result<Stream, PluginError> {
         Ok(self.device(device.device_id)?.driver().stream())
@@ -284,5 +289,9 @@ impl<D: Driver> Executable for GpuExecutable<D> {
         }
         let memory = Arc::clone(self.0.memory());
         on_stream(&**memory.driver(), stream, || self.0.execute(inputs))
+    }
+
+    fn listings(&self) -> Result<Vec<Listing>, PluginError> {
+        Ok(self.0.listings())
     }
 }

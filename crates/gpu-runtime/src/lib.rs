@@ -28,6 +28,7 @@ mod error;
 mod faults;
 pub mod find;
 mod graph;
+mod inspection;
 mod machine;
 mod maps;
 mod memory;

@@ -39,7 +39,8 @@ pub(crate) enum Op {
 pub(crate) struct Kernels {
     /// The steps that the device computes.
     pub(crate) steps: Vec<DeviceStep>,
-    texts: Vec<(String, String)>,
+    /// The entry and the text of each function.
+    pub(crate) texts: Vec<(String, String)>,
     known: FxHashMap<String, usize>,
     /// The site of each index check, by its number in the fault record.
     pub(crate) checks: Vec<u32>,

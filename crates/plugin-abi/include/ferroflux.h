@@ -166,6 +166,9 @@ extern "C" {
 // Extension: streams.
 #define FFX_STREAMS "ferroflux.streams.v1"
 
+// Extension: texts of kernels, and runs of steps.
+#define FFX_INSPECTION "ferroflux.inspection.v1"
+
 // DLPack's structs, where the program has them not from DLPack's own header (include that one first).
 #ifndef DLPACK_MAJOR_VERSION
 
@@ -647,6 +650,62 @@ typedef struct FfxStreams {
   // Required.
   FfxStreamDestroy destroy;
 } FfxStreams;
+
+// The text of one function of a compiled program, borrowed for one call of an `FfxListingSink`.
+typedef struct FfxListing {
+  // Size and version.
+  struct FfxHead head;
+  // Name of the program's step that it belongs to.
+  struct FfxStr step;
+  // What the text is, for the user: `machine code (x86_64)`, `CUDA C++`.
+  struct FfxStr language;
+  // The text.
+  struct FfxStr text;
+} FfxListing;
+
+// Receives one text, which is borrowed for the call. `user` is the pointer that the caller passed with this function.
+typedef void (*FfxListingSink)(void *user, const struct FfxListing *listing);
+
+// Passes the texts of an executable to `sink`, in the order of its steps: several for a step of several functions, none for one
+// that calls hand-written code.
+typedef int32_t (*FfxListings)(void *ctx,
+                               const FfxExecutable *exe,
+                               FfxListingSink sink,
+                               void *user,
+                               struct FfxError *error);
+
+// One run of a step, borrowed for one call of an `FfxStepSink`.
+typedef struct FfxStepRun {
+  // Size and version.
+  struct FfxHead head;
+  // Where it ran.
+  DLDevice device;
+  // Name of the program.
+  struct FfxStr program;
+  // Name of the step.
+  struct FfxStr step;
+  // Nanoseconds from its beginning to this call of the sink.
+  uint64_t ago;
+  // Nanoseconds that it took.
+  uint64_t duration;
+} FfxStepRun;
+
+// Receives one run of a step, which is borrowed for the call, on the thread that calls `execute`, before that returns.
+typedef void (*FfxStepSink)(void *user, const struct FfxStepRun *run);
+
+// From now on every step that a call runs is passed to `sink`; null ends that. Calls that are under way may pass more. `user` is
+// valid for the life of the process. Calls may be slower meanwhile: a device may run them step by step.
+typedef void (*FfxObserve)(void *ctx, FfxStepSink sink, void *user);
+
+// The table of `FFX_INSPECTION`; valid for the life of the process. Since minor 1.
+typedef struct FfxInspection {
+  // Size and version.
+  struct FfxHead head;
+  // Optional.
+  FfxListings listings;
+  // Optional.
+  FfxObserve observe;
+} FfxInspection;
 
 // First member of a table of type `T`, as an initializer.
 #define FFX_HEAD(T) { (uint32_t)sizeof(T), FFX_ABI_MAJOR, FFX_ABI_MINOR }

@@ -89,6 +89,7 @@ impl LoadedBackend {
             let reason = format!("it calls itself `{}`, but is registered as `{name}`", described.name);
             return Err(HostError::handshake(name, reason));
         }
+        crate::inspection::entered(&slots);
         Ok(Self(Arc::new(Inner { slots, described, source, checksum: OnceLock::new() })))
     }
 

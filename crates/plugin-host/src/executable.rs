@@ -28,6 +28,8 @@ pub struct LoadedExecutable {
     bound: Vec<Value>,
     /// The groups of its collectives, which the plugin uses until the executable is destroyed.
     pub(crate) groups: Vec<crate::Communicator>,
+    /// How many constants the last binding had, those included that were released.
+    bound_count: usize,
 }
 
 // SAFETY: the ABI requires that executables may be used from any thread.
@@ -72,16 +74,16 @@ impl LoadedExecutable {
             ));
         };
         // Built first: from here on the executable is destroyed on every return.
-        let (bound, none) = (Vec::new(), ProgramInterface::default());
         let mut this = Self {
             raw,
             plugin,
             inputs: 0,
             outputs: 0,
             constants: 0,
-            program_interface: none,
-            bound,
+            program_interface: ProgramInterface::default(),
+            bound: Vec::new(),
             groups: Vec::new(),
+            bound_count: 0,
         };
         let head = Head::of::<FfxExecutableInfo>();
         let mut info = FfxExecutableInfo { head, n_inputs: 0, n_outputs: 0, n_constants: 0 };
@@ -188,6 +190,7 @@ impl LoadedExecutable {
         let bound = bound.map_err(|reason| HostError::argument(self.backend(), reason))?;
         // The old tensors are dropped only now: until the call returned the plugin could read them.
         self.bound = if bound.is_ok() { tensors } else { Vec::new() };
+        self.bound_count = self.bound.len();
         bound?;
         self.release_constants()
     }
@@ -340,8 +343,8 @@ impl LoadedExecutable {
             let reason = format!("the program takes {} inputs, {given} were given", self.inputs);
             return Err(HostError::argument(self.backend(), reason));
         }
-        if self.bound.len() < self.constants {
-            let (bound, wanted) = (self.bound.len(), self.constants);
+        if self.bound_count < self.constants {
+            let (bound, wanted) = (self.bound_count, self.constants);
             let reason = format!("{bound} of {wanted} constants are bound; call bind_constants first");
             return Err(HostError::argument(self.backend(), reason));
         }

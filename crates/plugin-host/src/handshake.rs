@@ -9,9 +9,9 @@ use plugin_abi::{
     ABI_MAJOR, ABI_MINOR, DEVICE_MEMORY, FFX_ERR_INTERNAL, FFX_OK, FfxAllocate, FfxArtifactCompatString,
     FfxArtifactLoad, FfxArtifactSave, FfxBindConstants, FfxCompile, FfxCopy, FfxDeviceInfo, FfxDeviceMemory,
     FfxEntry, FfxEnumerateDevices, FfxError, FfxExecutableDestroy, FfxExecutableInfoFn, FfxExecute,
-    FfxGetExtension, FfxMemoryEstimateFn, FfxPlugin, FfxQuerySupport, FfxReleaseConstants, FfxStr,
-    FfxStreamCreate, FfxStreamDestroy, FfxStreamSynchronize, FfxStreams, FfxToDevice, FfxToHost, STREAMS,
-    Table, TableError,
+    FfxGetExtension, FfxInspection, FfxListings, FfxMemoryEstimateFn, FfxObserve, FfxPlugin, FfxQuerySupport,
+    FfxReleaseConstants, FfxStr, FfxStreamCreate, FfxStreamDestroy, FfxStreamSynchronize, FfxStreams,
+    FfxToDevice, FfxToHost, INSPECTION, STREAMS, Table, TableError,
 };
 
 use crate::read::{Described, description, device, failure};
@@ -35,6 +35,8 @@ pub(crate) struct Slots {
     pub(crate) memory: Option<MemorySlots>,
     /// The extension for the order of work on a device.
     pub(crate) streams: Option<StreamSlots>,
+    /// The extension that shows compiled programs.
+    pub(crate) inspection: Option<InspectionSlots>,
     /// The slot for extensions that a caller requests by name.
     pub(crate) get_extension: Option<FfxGetExtension>,
     /// ABI minor of the plugin.
@@ -65,6 +67,13 @@ pub(crate) struct StreamSlots {
     pub(crate) create: FfxStreamCreate,
     pub(crate) synchronize: FfxStreamSynchronize,
     pub(crate) destroy: FfxStreamDestroy,
+}
+
+/// The slots of the extension that shows compiled programs.
+#[derive(Clone, Copy)]
+pub(crate) struct InspectionSlots {
+    pub(crate) listings: Option<FfxListings>,
+    pub(crate) observe: Option<FfxObserve>,
 }
 
 // SAFETY: the ABI requires that slots may be called from any thread with this context.
@@ -133,6 +142,8 @@ fn required(table: &FfxPlugin, backend: &str) -> Result<(Slots, plugin_abi::FfxD
         artifacts: artifacts(table),
         memory: device_memory(table, backend)?,
         streams: streams(table, backend)?,
+        inspection: extension::<FfxInspection>(table, INSPECTION, backend)?
+            .map(|t| InspectionSlots { listings: t.listings, observe: t.observe }),
         get_extension: table.get_extension,
         minor: table.head.minor,
     };

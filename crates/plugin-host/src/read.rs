@@ -1,13 +1,16 @@
 //! Copies the data that a plugin returns (texts, arrays, descriptions, errors) into owned Rust data, with every pointer
 //! checked.
 
+use std::time::Duration;
+
 use plugin_abi::table::read;
 use plugin_abi::{
     FFX_OPTION_BOOL, FFX_OPTION_CHOICE, FFX_OPTION_FLOAT, FFX_OPTION_INT, FFX_OPTION_TEXT, FfxDescription,
-    FfxDeviceInfo, FfxError, FfxIrVersion, FfxNameValue, FfxOptionSpec, FfxRefusal, FfxStr, Table,
-    text_bytes,
+    FfxDeviceInfo, FfxError, FfxIrVersion, FfxListing, FfxNameValue, FfxOptionSpec, FfxRefusal, FfxStepRun,
+    FfxStr, Table, text_bytes,
 };
 
+use crate::inspection::{Listing, StepRun};
 use crate::{DeviceInfo, OptionInfo, OptionKind, PluginFailure, Refusal};
 
 /// Most entries of an array in a description: a larger count is a bug, not a list.
@@ -102,6 +105,27 @@ pub(crate) unsafe fn refusal(ptr: *const FfxRefusal) -> Result<Refusal, Malforme
     unsafe {
         let r = table(ptr)?;
         Ok(Refusal { node: text(r.node)?, reason: text(r.reason)? })
+    }
+}
+
+/// # Safety
+/// As for [`description`].
+pub(crate) unsafe fn listing(ptr: *const FfxListing) -> Result<Listing, Malformed> {
+    // SAFETY: the caller promises that every pointer of the struct is readable; null and counts are checked.
+    unsafe {
+        let l = table(ptr)?;
+        Ok(Listing { step: text(l.step)?, language: text(l.language)?, text: text(l.text)? })
+    }
+}
+
+/// # Safety
+/// As for [`description`].
+pub(crate) unsafe fn step_run(ptr: *const FfxStepRun) -> Result<StepRun, Malformed> {
+    // SAFETY: the caller promises that every pointer of the struct is readable; null and counts are checked.
+    unsafe {
+        let r = table(ptr)?;
+        let (ago, duration) = (Duration::from_nanos(r.ago), Duration::from_nanos(r.duration));
+        Ok(StepRun { program: text(r.program)?, step: text(r.step)?, device: r.device, ago, duration })
     }
 }
 

@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 use crate::{
     Artifact, CollectiveEngine, CompileRequest, Constants, DType, Description, DeviceId, DeviceInfo, Groups,
-    Host, OwnedTensor, PluginError, TensorView,
+    Host, Listing, OwnedTensor, PluginError, TensorView,
 };
 
 /// A backend: compiles programs for its devices. One instance lives per process, opened once.
@@ -102,6 +102,12 @@ pub trait Backend: Sized + Send + Sync + 'static {
         false
     }
 
+    /// Whether [`Executable::listings`] is implemented, and calls report their steps ([`step_ran`](crate::step_ran)) while a
+    /// host observes them.
+    fn has_inspection(&self) -> bool {
+        false
+    }
+
     /// Compiles a program. May run on many threads at once.
     fn compile(&self, request: &CompileRequest<'_>) -> Result<Box<dyn Executable>, PluginError>;
 
@@ -162,6 +168,12 @@ pub trait Executable: Send + Sync {
     /// [`load_artifact`](Backend::load_artifact). Only called where [`Backend::artifact_compat`] returns a text.
     fn save_artifact(&self) -> Result<Vec<u8>, PluginError> {
         Err(PluginError::unsupported("this executable cannot be saved"))
+    }
+
+    /// The texts of its generated functions, in the order of the program's steps, for people to read: machine code, or the
+    /// source that was given to a compiler. Only called where [`Backend::has_inspection`]; it may take as long as compiling.
+    fn listings(&self) -> Result<Vec<Listing>, PluginError> {
+        Err(PluginError::unsupported("this executable has no listing"))
     }
 }
 

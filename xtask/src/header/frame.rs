@@ -18,6 +18,7 @@ pub(super) fn assemble(parts: &Parts) -> String {
         ("FFX_ENTRY_SYMBOL", "Name of the symbol that a plugin library exports.", plugin_abi::ENTRY_SYMBOL),
         ("FFX_DEVICE_MEMORY", "Extension: tensors that stay on a device.", plugin_abi::DEVICE_MEMORY),
         ("FFX_STREAMS", "Extension: streams.", plugin_abi::STREAMS),
+        ("FFX_INSPECTION", "Extension: texts of kernels, and runs of steps.", plugin_abi::INSPECTION),
     ];
     let texts: Vec<String> =
         texts.iter().map(|(name, what, text)| format!("// {what}\n#define {name} \"{text}\"")).collect();

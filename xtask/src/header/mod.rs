@@ -21,10 +21,10 @@ const SOURCE: &str = "crates/plugin-abi/src";
 /// The file with DLPack's structs, which a C program may already have from elsewhere.
 const DLPACK: &str = "dlpack.rs";
 /// What the header is made of otherwise.
-const FILES: [&str; 7] =
-    ["error.rs", "host.rs", "lib.rs", "memory.rs", "plugin.rs", "streams.rs", "table.rs"];
+const FILES: [&str; 8] =
+    ["error.rs", "host.rs", "inspection.rs", "lib.rs", "memory.rs", "plugin.rs", "streams.rs", "table.rs"];
 /// Types from which all others are reached.
-const ROOTS: [&str; 4] = ["FfxEntry", "FfxDeviceMemory", "FfxStreams", "FfxPlugin"];
+const ROOTS: [&str; 5] = ["FfxEntry", "FfxDeviceMemory", "FfxStreams", "FfxInspection", "FfxPlugin"];
 
 /// Arguments of `xtask header`.
 #[derive(clap::Args)]
@@ -122,7 +122,7 @@ fn config(kinds: &[ItemType], roots: &[&str]) -> Config {
 fn links_as_names(text: &str) -> String {
     let rules = [
         (r"\[(`[^`\]]*`)\](\([^)]*\))?", "$1"),
-        (r"\b(DLPACK_M|DL_|ABI_M|DEVICE_MEMORY|STREAMS|ENTRY_SYMBOL)", "FFX_$1"),
+        (r"\b(DLPACK_M|DL_|ABI_M|DEVICE_MEMORY|STREAMS|INSPECTION|ENTRY_SYMBOL)", "FFX_$1"),
         (r"FFX_FFX_", "FFX_"),
         (r"`(\w+)::(\w+)`", "`$1.$2`"),
     ];

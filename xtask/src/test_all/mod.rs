@@ -2,13 +2,15 @@
 //!
 //! Formatting, lints, tidy, packages, unit and integration tests, golden cases on each backend, changed archives, doc tests; where NVIDIA's run-time
 //! compiler is there, GPU kernels of the golden cases are compiled, where clang is, a sample of those for AMD's GPUs; where a C++ compiler
-//! is, some run as on these, with waves of 64 and of 32 lanes; where `FERROFLUX_PYTHON` names a Python with torch, the Python package. Nothing here builds in
+//! is, some run as on these, with waves of 64 and of 32 lanes; where `FERROFLUX_PYTHON` names a Python with torch, the Python package;
+//! where Chromium is installed, pages about programs are opened in it. Nothing here builds in
 //! the release profile or needs more than the Rust toolchain and a C compiler (the linker). The larger corpus beside the
 //! project is run where it is there: a sample, or all of it with `--full`. A step that fails shows its output and the
 //! next one runs all the same. The last line is `N passed, N failed, N skipped`.
 
 mod golden;
 
+use std::fmt::Display;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
@@ -24,6 +26,8 @@ use crate::root::{cargo, root};
 const GOLDENS: [&str; 2] = ["tests/data/corpus", "tests/data/models"];
 /// The step that compiles generated kernels for architectures of NVIDIA's.
 const GPU_KERNELS: &str = "GPU kernels";
+/// What tests of pages about compiled programs do in a browser.
+const PAGES: &str = "pages in a browser";
 /// The larger corpus, which is optional.
 const CORPUS: &str = "../shared/corpus";
 /// The packages that are not published.
@@ -133,40 +137,27 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         return Ok(true);
     }
     let mut done = Vec::new();
-    if let Err(why) = backend_cuda::find(backend_cuda::Library::Nvrtc)
-        && wanted(GPU_KERNELS)
-    {
-        eprintln!("test-all: {GPU_KERNELS} are left out: {why}");
-        let counts = Counts { skipped: 1, ..Counts::default() };
-        done.push(Done { name: GPU_KERNELS.to_owned(), counts, time: Duration::ZERO });
+    let mut leave_out = |names: &[&str], why: &dyn Display| {
+        for name in names.iter().filter(|name| wanted(name)) {
+            eprintln!("test-all: left out: {name}: {why}");
+            let counts = Counts { skipped: 1, ..Counts::default() };
+            done.push(Done { name: (*name).to_owned(), counts, time: Duration::ZERO });
+        }
+    };
+    if let Err(why) = backend_cuda::find(backend_cuda::Library::Nvrtc) {
+        leave_out(&[GPU_KERNELS], &why);
     }
     if let Err(why) = gpu_emulator::available() {
-        for name in [WAVES, SHORT_WAVES].into_iter().filter(|name| wanted(name)) {
-            eprintln!("test-all: {name} are left out: {why}");
-            let counts = Counts { skipped: 1, ..Counts::default() };
-            done.push(Done { name: name.to_owned(), counts, time: Duration::ZERO });
-        }
+        leave_out(&[WAVES, SHORT_WAVES, ROCM], &why);
     }
-    if let Err(why) = Clang::find()
-        && wanted(AMD_KERNELS)
-    {
-        eprintln!("test-all: {AMD_KERNELS} are left out: {why}");
-        let counts = Counts { skipped: 1, ..Counts::default() };
-        done.push(Done { name: AMD_KERNELS.to_owned(), counts, time: Duration::ZERO });
+    if let Err(why) = Clang::find() {
+        leave_out(&[AMD_KERNELS], &why);
     }
-    if let Err(why) = gpu_emulator::available()
-        && wanted(ROCM)
-    {
-        eprintln!("test-all: {ROCM} is left out: {why}");
-        let counts = Counts { skipped: 1, ..Counts::default() };
-        done.push(Done { name: ROCM.to_owned(), counts, time: Duration::ZERO });
+    if let Err(why) = python_with_torch() {
+        leave_out(&[PYTHON], &format!("{why:#}"));
     }
-    if let Err(why) = python_with_torch()
-        && wanted(PYTHON)
-    {
-        eprintln!("test-all: the {PYTHON} is left out: {why:#}");
-        let counts = Counts { skipped: 1, ..Counts::default() };
-        done.push(Done { name: PYTHON.to_owned(), counts, time: Duration::ZERO });
+    if testing::browser().is_none() {
+        leave_out(&[PAGES], &"no Chromium is installed; the tests look at their files alone");
     }
     for step in &steps {
         eprintln!("test-all: {} …", step.name);

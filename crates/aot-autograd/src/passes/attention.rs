@@ -122,6 +122,7 @@ fn softmax(graph: &Graph, weights: ValueId) -> Option<ValueId> {
 /// The operand of the reduction over the last dimension that a value broadcasts back.
 fn reduced(graph: &Graph, v: ValueId, target: &str) -> Option<ValueId> {
     let kept = through(graph, v, "prims.expand").unwrap_or(v);
+    let kept = through(graph, kept, "prims.detach").unwrap_or(kept);
     let flat = through(graph, kept, "prims.reshape").unwrap_or(kept);
     let call = def_of(graph, flat, target)?;
     let source = call.value("a").ok()?;

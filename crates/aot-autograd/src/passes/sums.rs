@@ -1,17 +1,18 @@
 //! Removes terms whose sum is zero: an element less the mean of all elements. The gradient of every normalisation has such
 //! terms, each of which costs a pass over memory. The rest rounds slightly differently: without the rounding errors of the
-//! terms that cancel.
+//! terms that cancel. And sums of lines with one element that is not zero, as the gradient of a loss over classes has them,
+//! become that element.
 
 use fx_ir::{Arg, Graph, ValueId};
 use ir_core::{DType, Scalar, Shape, SymExpr};
 use kernel_ir::{ReduceOp, ScalarOp};
 use prims::{Builder, Call, OpError};
 
-use super::matching::{def, def_of, sizes, through};
+use super::matching::{def, def_of, sizes, through, uniform};
 use super::rewrite::{Rule, Site, apply};
 use super::{PassCx, Stats};
 
-const RULES: &[Rule] = &[centred];
+const RULES: &[Rule] = &[centred, picked];
 
 /// Applies the rule.
 pub(super) fn run(graph: &mut Graph, cx: &PassCx) -> Stats {
@@ -53,9 +54,71 @@ fn centred(b: &mut Builder<'_>, site: &Site<'_>) -> Result<Option<ValueId>, OpEr
     }
 }
 
+/// `sum(select(position == index, x, 0)) = x` along one dimension, 0 where the index is no position.
+fn picked(b: &mut Builder<'_>, site: &Site<'_>) -> Result<Option<ValueId>, OpError> {
+    let dtype = site.meta.dtype;
+    if site.call.op.target != "prims.sum" || !matches!(dtype, DType::F32 | DType::F64) {
+        return Ok(None);
+    }
+    let v = site.call.value("a")?;
+    let Some(dims) = dims_of(b.graph(), &site.call).filter(|dims| dims.len() == 1) else { return Ok(None) };
+    let Some(terms) = terms(b.graph(), v, &dims) else { return Ok(None) };
+    let [term] = &terms[..] else { return Ok(None) };
+    let Some((index, x)) = one_hot(b.graph(), term.leaf, &dims) else { return Ok(None) };
+    let classes = b.sizes(v)?[dims[0]].clone();
+    let low = b.scalar_op(ScalarOp::Ge, &[index.into(), 0i64.into()])?;
+    let high = b.scalar_op(ScalarOp::Lt, &[index.into(), classes.into()])?;
+    let within = b.scalar_op(ScalarOp::And, &[low.into(), high.into()])?;
+    let sum = b.scalar_op(ScalarOp::Select, &[within.into(), x, Scalar::zero(dtype).into()])?;
+    let sum = b.reshape(sum, &site.meta.sizes)?;
+    times_factors(b, sum, term, &dims, &site.meta.sizes).map(Some)
+}
+
+/// The index and the element of `select(position == index, x, 0)`, where both repeat along the one dimension.
+fn one_hot(graph: &Graph, v: ValueId, dims: &[usize]) -> Option<(ValueId, Arg)> {
+    let select = def(graph, v).filter(|c| c.op.scalar_op() == Some(ScalarOp::Select))?;
+    let [Arg::Value(cond), x, zero] = select.args else { return None };
+    let is_zero = uniform(graph, zero, &[]).is_some_and(|n| n.as_f64() == 0.0);
+    let eq = def(graph, *cond).filter(|c| is_zero && c.op.scalar_op() == Some(ScalarOp::Eq))?;
+    let [a, b] = eq.args else { return None };
+    let index = [(a, b), (b, a)].into_iter().find(|(line, _)| is_position(graph, line, dims))?.1;
+    match factor(graph, index, dims)? {
+        Arg::Value(index) => Some((index, factor(graph, x, dims)?)),
+        _ => None,
+    }
+}
+
+/// Whether an operand is the position along the one dimension.
+fn is_position(graph: &Graph, arg: &Arg, dims: &[usize]) -> bool {
+    let Arg::Value(v) = arg else { return false };
+    let (whole, d) = (sizes(graph, *v), dims[0]);
+    let kept = through(graph, *v, "prims.expand").unwrap_or(*v);
+    let line = behind_reshape(graph, kept);
+    let along = |s: &[SymExpr]| (0..s.len()).all(|i| i == d || s[i] == SymExpr::ONE);
+    let counts = || {
+        let call = def_of(graph, line, "prims.iota")?;
+        let (start, step) = (call.sym("start").ok()?, call.sym("step").ok()?);
+        Some(start == SymExpr::ZERO && step == SymExpr::ONE)
+    };
+    let same =
+        whole.zip(sizes(graph, kept)).is_some_and(|(w, k)| k.len() == w.len() && along(k) && k[d] == w[d]);
+    same && counts() == Some(true)
+}
+
 /// The sum of a term's leaf, times its factors.
 fn scaled_sum(b: &mut Builder<'_>, term: &Term, dims: &[usize], to: &[SymExpr]) -> Result<ValueId, OpError> {
-    let mut sum = b.reduce(ReduceOp::Sum, term.leaf, dims, false)?;
+    let sum = b.reduce(ReduceOp::Sum, term.leaf, dims, false)?;
+    times_factors(b, sum, term, dims, to)
+}
+
+/// The sum of a term's leaf, times the factors of the term.
+fn times_factors(
+    b: &mut Builder<'_>,
+    mut sum: ValueId,
+    term: &Term,
+    dims: &[usize],
+    to: &[SymExpr],
+) -> Result<ValueId, OpError> {
     for factor in &term.factors {
         sum = match factor {
             Arg::Value(k) => {
@@ -188,6 +251,31 @@ mod tests {
         changes(run, &PassCx::training(), &body, "prims.sum prims.reshape prims.mul prims.neg");
         let alone = format!("{CENTRED}\n%y: f32[3] = prims.sum(%ck, [0, 2])\nreturn %y");
         changes(run, &PassCx::training(), &alone, "prims.full");
+    }
+
+    /// One element of each line, as the gradient of a `gather` has it.
+    const PICKED: &str = "%t: i64[4, 1] = input \"t\"
+%g: f32[4, 1] = input \"g\"
+
+%i: i64[7] = prims.iota(7, 0, 1, i64)
+%r: i64[1, 7] = prims.reshape(%i, [1, 7])
+%ie: i64[4, 7] = prims.expand(%r, [4, 7])
+%te: i64[4, 7] = prims.expand(%t, [4, 7])
+%c: bool[4, 7] = prims.eq(%ie, %te)
+%ge: f32[4, 7] = prims.expand(%g, [4, 7])
+%s: f32[4, 7] = prims.select(%c, %ge, 0.0)";
+
+    #[test]
+    fn lines_of_one_element_are_that_element() {
+        let body =
+            format!("{PICKED}\n%n: f32[4, 7] = prims.neg(%s)\n%y: f32[4] = prims.sum(%n, [1])\nreturn %y");
+        let after = "prims.ge prims.lt prims.and prims.select prims.reshape prims.neg";
+        changes(run, &PassCx::training(), &body, after);
+        // Over the other dimension there may be several, and another start is another position.
+        let across = format!("{PICKED}\n%y: f32[7] = prims.sum(%s, [0])\nreturn %y");
+        assert_unchanged(run, &PassCx::training(), &across);
+        let shifted = body.replace("prims.iota(7, 0, 1", "prims.iota(7, 1, 1");
+        assert_unchanged(run, &PassCx::training(), &shifted);
     }
 
     #[test]

@@ -203,11 +203,37 @@ fn has_fma(isa: &dyn TargetIsa) -> bool {
         || isa.isa_flags().iter().any(|f| f.name == "has_fma" && f.as_bool() == Some(true))
 }
 
+/// The instructions of a function as text, and the name of the instruction set.
+pub(crate) fn listing(job: &Job) -> Result<(String, &'static str), JitError> {
+    let module = JITModule::new(builder()?);
+    let (_, text) = generated(module.isa(), 0, job, true)?;
+    // SAFETY: the module has no code.
+    unsafe { module.free_memory() };
+    // Notes for unwinding are no instructions.
+    let lines: Vec<&str> = text.lines().filter(|l| !l.trim_start().starts_with("unwind ")).collect();
+    Ok((lines.join("\n"), std::env::consts::ARCH))
+}
+
 fn function(isa: &dyn TargetIsa, number: usize, job: &Job) -> Result<MachineFunction, JitError> {
+    let shown = tracing::enabled!(target: "kernel", tracing::Level::TRACE);
+    let (function, text) = generated(isa, number, job, shown)?;
+    if shown {
+        let (Job::Kernel(k) | Job::Epilogue(k, _)) = job;
+        tracing::trace!(target: "kernel", kernel = k.name.as_str(), "\n{text}");
+    }
+    Ok(function)
+}
+
+/// A function, and its instructions as text where that is wanted.
+fn generated(
+    isa: &dyn TargetIsa,
+    number: usize,
+    job: &Job,
+    with_text: bool,
+) -> Result<(MachineFunction, String), JitError> {
     let machine = Machine { fma: has_fma(isa), pointer: isa.pointer_type(), conv: isa.default_call_conv() };
     let mut context = Context::new();
-    let dump = tracing::enabled!(target: "kernel", tracing::Level::TRACE);
-    context.set_disasm(dump);
+    context.set_disasm(with_text);
     let epilogue = matches!(job, Job::Epilogue(..));
     context.func =
         Function::with_name_signature(UserFuncName::user(0, number as u32), signature(isa, epilogue));
@@ -228,15 +254,12 @@ fn function(isa: &dyn TargetIsa, number: usize, job: &Job) -> Result<MachineFunc
         return Err(refused(cranelift_codegen::print_errors::pretty_error(e.func, e.inner)));
     }
     let compiled = context.compiled_code().ok_or_else(|| refused("no code".into()))?;
-    if dump {
-        let code = compiled.vcode.as_deref().unwrap_or_default();
-        tracing::trace!(target: "kernel", kernel = name.as_str(), "\n{code}");
-    }
+    let text = compiled.vcode.clone().unwrap_or_default();
     let align = u64::from(compiled.buffer.alignment)
         .max(u64::from(isa.function_alignment().minimum))
         .max(isa.symbol_alignment());
     let id = FuncId::from_u32(number as u32);
     let relocs = compiled.buffer.relocs();
     let relocs = relocs.iter().map(|r| ModuleReloc::from_mach_reloc(r, &context.func, id)).collect();
-    Ok(MachineFunction { epilogue, align, code: compiled.code_buffer().to_vec(), relocs })
+    Ok((MachineFunction { epilogue, align, code: compiled.code_buffer().to_vec(), relocs }, text))
 }

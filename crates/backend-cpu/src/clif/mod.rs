@@ -22,7 +22,7 @@ mod saved;
 mod values;
 
 pub use compile::{Code, EpilogueFn, JitError, Job, KernelFn, compile};
-pub(crate) use compile::{MachineFunction, instruction_set, load};
+pub(crate) use compile::{MachineFunction, instruction_set, listing, load};
 pub use epilogue::{EpilogueContext, Walk};
 pub(crate) use fault::{Fault, OutOfBounds};
 pub(crate) use memory::ZEROS;

@@ -6,11 +6,16 @@ use std::sync::Arc;
 use ir_core::EntityId;
 use kernel_ir::runtime::{Exchanges, Exec, Node, Number, Sizes};
 use kernel_ir::{BufId, Program};
+use plugin_sdk::dlpack::DL_CPU;
+use plugin_sdk::{DeviceId, step_ran, steps_wanted};
 
 use super::error::Written;
 use super::memory::Block;
 use super::{Buffers, Call, ExecError, Op, Packed, byte_size};
 use crate::clif::{self, Code, Fault, OutOfBounds};
+
+/// The device of all steps.
+const HOST: DeviceId = DeviceId { device_type: DL_CPU, device_id: 0 };
 
 /// A step as this executor runs it.
 pub(super) type PlannedStep = kernel_ir::runtime::PlannedStep<Op>;
@@ -52,13 +57,18 @@ impl Running<'_> {
     fn operation(&self, name: &str, op: &Op) -> Result<(), ExecError> {
         let Running { buffers, sizes, code, fault, .. } = self;
         let call = Call { buffers, sizes, code, fault };
-        if !tracing::enabled!(target: "step", tracing::Level::TRACE) {
+        let logged = tracing::enabled!(target: "step", tracing::Level::TRACE);
+        if !logged && !steps_wanted() {
             return super::run(op, &call, self.packed);
         }
         let start = std::time::Instant::now();
         let done = super::run(op, &call, self.packed);
-        let ns = start.elapsed().as_nanos() as u64;
-        tracing::trace!(target: "step", program = self.program.name, step = name, ns);
+        let took = start.elapsed();
+        if logged {
+            let ns = took.as_nanos() as u64;
+            tracing::trace!(target: "step", program = self.program.name, step = name, ns);
+        }
+        step_ran(&self.program.name, name, HOST, took, took);
         done
     }
 

@@ -13,6 +13,8 @@ use crate::vir::{Base, Form, VKernel, form, relocate};
 pub(super) struct Jobs {
     list: Vec<Job>,
     known: FxHashMap<(Form, Option<Walk>), usize>,
+    /// The number of the function of each use, in order.
+    used: Vec<usize>,
 }
 
 /// A function in the program's code, and the memory of one use of it.
@@ -27,6 +29,14 @@ impl Jobs {
     /// All functions, by number.
     pub(super) fn list(&self) -> &[Job] {
         &self.list
+    }
+
+    /// The functions that were used since the last question, each once.
+    pub(super) fn take_used(&mut self) -> Vec<usize> {
+        let mut used = std::mem::take(&mut self.used);
+        used.sort_unstable();
+        used.dedup();
+        used
     }
 
     /// A loop kernel.
@@ -56,6 +66,7 @@ impl Jobs {
             list.push(job());
             list.len() - 1
         });
+        self.used.push(number);
         Function { number, bases, sites: sites.into() }
     }
 }

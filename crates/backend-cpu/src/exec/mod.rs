@@ -11,6 +11,7 @@ mod finish;
 mod forked;
 mod jobs;
 mod linalg;
+mod listing;
 mod loop_op;
 mod memory;
 mod prepare;
@@ -31,7 +32,6 @@ use plugin_sdk::{DeviceId, OwnedTensor, TensorView};
 
 pub use error::{ExecError, Written};
 pub use forked::after_fork;
-pub(crate) use prepare::supports;
 
 use crate::clif::{self, Code, EpilogueContext, Fault};
 use crate::micro::{ConvWeights, PackedB, team};
@@ -546,6 +546,14 @@ fn run(op: &Op, call: &Call<'_>, all: &[Option<Packed>]) -> Result<(), ExecError
         // `Running::run` runs it; no operation contains another one that is an exchange.
         Op::Exchange(_) => Err(ExecError::Malformed("an exchange within another step".into())),
     }
+}
+
+/// Whether a step can be compiled, without compiling it. Preparing the step may add buffers to the program.
+///
+/// # Errors
+/// The reason.
+pub(crate) fn supports(program: &mut Program, step: &kernel_ir::Step) -> Result<(), ExecError> {
+    prepare::supports(program, step, &mut jobs::Jobs::default())
 }
 
 /// Elements that sizes and strides span.

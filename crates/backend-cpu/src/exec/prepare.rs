@@ -264,10 +264,11 @@ fn attention(program: &mut Program, a: &Attention, jobs: &mut Jobs) -> Result<Op
     Ok(Op::Attention(AttentionOp::new(program, a, finish)))
 }
 
-/// Whether a step can be compiled, without compiling it. Preparing the step may add buffers to the program.
+/// Whether a step can be compiled, without compiling it; its functions are added to `jobs`. Preparing the step may add buffers
+/// to the program.
 ///
 /// # Errors
 /// The reason.
-pub(crate) fn supports(program: &mut Program, step: &Step) -> Result<(), ExecError> {
-    planned(program, step, &mut Jobs::default()).map(|_| ())
+pub(super) fn supports(program: &mut Program, step: &Step, jobs: &mut Jobs) -> Result<(), ExecError> {
+    planned(program, step, jobs).map(|_| ())
 }

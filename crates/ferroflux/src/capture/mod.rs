@@ -227,7 +227,7 @@ impl<A: Arguments, R: Results> CompiledFn<A, R> {
                         recompiles: self.recompile_reasons(),
                         captures: self.captures(),
                     };
-                    report::captured(&whole.graph, &self.settings.options, about);
+                    report::captured(&whole.graph, &self.settings.options, &about);
                 }
                 let entry = self.add(entry);
                 let wrong = |why: String| {

@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::Event;
+use super::{DEVICE, Event};
 
-/// One process, a row per thread; times are in microseconds.
+/// One process, a row per thread and device; times are in microseconds.
 pub(super) fn json(events: &[Event]) -> String {
     let micros = |nanos: u64| nanos as f64 / 1e3;
     let one = |e: &Event| -> Value {
@@ -26,7 +26,8 @@ pub(super) fn json(events: &[Event]) -> String {
     threads.sort_unstable();
     threads.dedup();
     list.extend(threads.iter().map(|n| {
-        json!({"name": "thread_name", "ph": "M", "pid": 1, "tid": n, "args": {"name": format!("thread {n}")}})
+        let name = if *n < DEVICE { format!("thread {n}") } else { format!("device {}", n - DEVICE) };
+        json!({"name": "thread_name", "ph": "M", "pid": 1, "tid": n, "args": {"name": name}})
     }));
     list.extend(events.iter().map(one));
     json!({"displayTimeUnit": "ms", "traceEvents": list}).to_string()

@@ -1,8 +1,12 @@
 //! The recorder of a process: events of all threads while someone records. Where nobody does, a range costs one load.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
+
+use plugin_host::StepRun;
+use plugin_host::dlpack::DL_CPU;
 
 /// What a range is a part of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +19,8 @@ pub enum Category {
     Guards,
     /// Calls of compiled programs.
     Launch,
+    /// Steps of compiled programs, where the backend reports them: fused kernels, products, convolutions.
+    Kernel,
     /// Memory in use.
     Memory,
     /// The program's own ranges.
@@ -29,6 +35,7 @@ impl Category {
             Category::Capture => "capture",
             Category::Guards => "guards",
             Category::Launch => "launch",
+            Category::Kernel => "kernel",
             Category::Memory => "memory",
             Category::User => "user",
         }
@@ -42,7 +49,7 @@ pub struct Event {
     pub name: String,
     /// What it is a part of.
     pub category: Category,
-    /// A number for each thread, from 1 on.
+    /// A number for each thread, from 1 on; [`DEVICE`] and the device's ordinal for what runs on a device of its own.
     pub thread: usize,
     /// Nanoseconds since the first event of the process.
     pub start: u64,
@@ -75,8 +82,47 @@ fn thread() -> usize {
     OWN.with(|own| *own)
 }
 
+/// The first number of devices among those of threads.
+pub const DEVICE: usize = 1 << 20;
+
+thread_local! {
+    /// Whether the thread does what belongs to no program.
+    static PAUSED: Cell<bool> = const { Cell::new(false) };
+}
+
 fn is_recording() -> bool {
-    RECORDINGS.load(Ordering::Relaxed) > 0
+    RECORDINGS.load(Ordering::Relaxed) > 0 && !PAUSED.get()
+}
+
+/// Records nothing of what `work` does on this thread.
+pub(crate) fn paused<R>(work: impl FnOnce() -> R) -> R {
+    /// Ends the pause, also where `work` panics.
+    struct Resume(bool);
+    impl Drop for Resume {
+        fn drop(&mut self) {
+            PAUSED.set(self.0);
+        }
+    }
+    let _resume = Resume(PAUSED.replace(true));
+    work()
+}
+
+/// A backend has run a step.
+fn step(run: &StepRun) {
+    if !is_recording() {
+        return;
+    }
+    let nanos = |d: std::time::Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
+    let on_host = run.device.device_type == DL_CPU;
+    let ordinal = usize::try_from(run.device.device_id).unwrap_or(0);
+    keep(Event {
+        name: run.step.clone(),
+        category: Category::Kernel,
+        thread: if on_host { thread() } else { DEVICE + ordinal },
+        start: now().saturating_sub(nanos(run.ago)),
+        duration: nanos(run.duration),
+        bytes: None,
+    });
 }
 
 fn keep(event: Event) {
@@ -118,8 +164,11 @@ pub(crate) struct Recording {
 
 impl Recording {
     pub(crate) fn begin() -> Recording {
-        RECORDINGS.fetch_add(1, Ordering::Relaxed);
-        Recording { start: now() }
+        let start = now();
+        if RECORDINGS.fetch_add(1, Ordering::Relaxed) == 0 {
+            plugin_host::observe_steps(Some(step));
+        }
+        Recording { start }
     }
 
     /// What began since the beginning, so far.
@@ -136,6 +185,7 @@ impl Recording {
 impl Drop for Recording {
     fn drop(&mut self) {
         if RECORDINGS.fetch_sub(1, Ordering::Relaxed) == 1 {
+            plugin_host::observe_steps(None);
             *events() = Vec::new();
         }
     }

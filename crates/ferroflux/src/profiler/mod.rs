@@ -19,9 +19,10 @@
 //! # Ok::<(), ferroflux::Error>(())
 //! ```
 //!
-//! Ranges are those of the compiler's stages, of guards and captures, of calls of compiled programs, and the program's own
-//! ([`record_function`]). [`Trace::chrome_json`] is the format of Chrome's and Perfetto's viewers. Not here: the times of single
-//! kernels on a GPU, which `ferroflux bench --profile` lists, and the report of a compiled program ([`crate::report`]).
+//! Ranges are those of the compiler's stages, of guards and captures, of calls of compiled programs and their steps, and the
+//! program's own ([`record_function`]). While something records, a GPU runs a call launch by launch, so that each has its time.
+//! [`Trace::chrome_json`] is the format of Chrome's and Perfetto's viewers. Not here: the report of a compiled program
+//! ([`crate::report`]).
 
 mod averages;
 mod chrome;
@@ -31,8 +32,8 @@ mod schedule;
 use std::path::Path;
 
 pub use averages::{Average, Averages};
-pub use events::{Category, Event};
-pub(crate) use events::{Recording, memory, span};
+pub use events::{Category, DEVICE, Event};
+pub(crate) use events::{Recording, memory, paused, span};
 pub use schedule::{Action, Schedule};
 
 use crate::Error;

@@ -127,7 +127,7 @@ fn frames<'g>(
 }
 
 /// The calls that depend on weights alone.
-fn fixed(graph: &Graph) -> HashSet<NodeId> {
+pub(super) fn fixed(graph: &Graph) -> HashSet<NodeId> {
     let mut fixed = HashSet::new();
     let mut varies: HashSet<ValueId> = HashSet::new();
     for (id, node) in graph.iter() {

@@ -1,5 +1,5 @@
-//! A page about each compiled program: its stages side by side, from a line of the source to the kernels it became and their
-//! text, times, memory, guards and recompilations. One HTML file without anything from elsewhere, and the trace of the process
+//! A page about each compiled program: its stages side by side, from a line of the source to the kernels it became with their
+//! loops and machine code, times, memory, guards and recompilations. One HTML file without anything from elsewhere, and the trace of the process
 //! beside it.
 //!
 //! `FERROFLUX_TRACE=DIR`, or [`write_to`], makes every compilation write `DIR/NAME.html`; [`flush`] writes the pages again with
@@ -10,15 +10,17 @@ pub mod diagram;
 mod kernel_times;
 mod memory;
 mod page;
+mod stages;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use fx_ir::Graph;
 use kernel_ir::Program as Kernels;
-use plugin_host::LoadedBackend;
+use plugin_host::{LoadedBackend, LoadedExecutable};
 
-use crate::profiler::{Averages, Trace};
+use crate::code::Code;
+use crate::profiler::{Averages, Trace, paused};
 use crate::{Error, Options, Program};
 
 /// The variable that names the folder.
@@ -37,18 +39,9 @@ struct Reports {
 }
 
 /// A compiled program.
-pub(crate) struct About {
+struct About {
     name: String,
-    backend: String,
-    mode: &'static str,
-    /// The graph whose lines the user knows.
-    graph: Graph,
-    kernels: Kernels,
-    /// Seconds of each kernel of a call alone; empty where they were not timed.
-    seconds: Vec<Option<f64>>,
-    function: Option<Function>,
-    /// The conditions on sizes.
-    guards: Vec<String>,
+    page: page::Page,
 }
 
 /// What is known of a captured function.
@@ -95,7 +88,7 @@ impl Reports {
     }
 
     fn write(&self, about: &About, times: &Averages) -> Result<(), Error> {
-        let html = page::html(about, times);
+        let html = about.page.html(times);
         self.file(&format!("{}.html", about.name), html.as_bytes())
     }
 
@@ -152,59 +145,82 @@ pub fn flush() -> Result<(), Error> {
     reports().as_ref().map_or(Ok(()), Reports::flush)
 }
 
+/// A compiled model, and how its page comes by what compiling has not kept.
+pub(crate) struct Made<'a> {
+    pub(crate) program: &'a Program,
+    pub(crate) kernels: &'a Kernels,
+    pub(crate) backend: &'a LoadedBackend,
+    pub(crate) options: &'a Options,
+    pub(crate) code: &'a Code,
+    /// The graph that was lowered.
+    pub(crate) prims: &'a dyn Fn() -> Result<Graph, Error>,
+}
+
 /// A model was compiled.
-pub(crate) fn compiled(program: &Program, kernels: &Kernels, backend: &LoadedBackend, options: &Options) {
-    let seconds = seconds(kernels, backend, options);
-    note(|| About {
-        seconds,
-        name: program.name().to_owned(),
-        backend: options.backend.clone(),
-        mode: options.mode.name(),
-        graph: program.graph().clone(),
-        kernels: kernels.clone(),
-        function: None,
-        guards: kernels.guards.iter().map(|g| g.message.clone()).collect(),
+pub(crate) fn compiled(made: Made<'_>) {
+    let Made { program, kernels, backend, options, code, prims } = made;
+    note(program.name(), || {
+        Ok(page::Page::of(&page::Facts {
+            name: program.name(),
+            backend: &options.backend,
+            mode: options.mode.name(),
+            captured: program.graph(),
+            functional: Some(&program.functional()?),
+            prims: &prims()?,
+            kernels,
+            listings: &listings(code.executable())?,
+            seconds: &seconds(kernels, backend, options),
+            guards: kernels.guards.iter().map(|g| g.message.clone()).collect(),
+            function: None,
+        }))
     });
 }
 
-/// A captured function was compiled.
-pub(crate) fn captured(graph: &Graph, options: &Options, function: Function) {
+/// A captured function was compiled. Its code has forgotten the kernels; they are made once more.
+pub(crate) fn captured(graph: &Graph, options: &Options, function: &Function) {
+    note(&graph.name, || {
+        let cx = crate::pipeline::Cx::training()?;
+        let optimized = crate::code::Optimized::of_prims(graph.clone(), &cx)?.graph;
+        let wanted = crate::pipeline::KernelOptions::of_optimized(&optimized);
+        let kernels = crate::pipeline::lower(&optimized, &wanted, &cx)?;
+        let backend = crate::registry().load(&options.backend)?;
+        let listings = match crate::graph_plugin::takes_graphs(&backend) {
+            true => Vec::new(),
+            false => listings(&crate::code::executable(&kernels, &backend, options, None)?)?,
+        };
+        let kernels = kernels.program;
+        Ok(page::Page::of(&page::Facts {
+            name: &graph.name,
+            backend: &options.backend,
+            mode: options.mode.name(),
+            captured: graph,
+            functional: None,
+            prims: &optimized,
+            kernels: &kernels,
+            listings: &listings,
+            seconds: &seconds(&kernels, &backend, options),
+            guards: graph.guards.iter().map(|g| g.message.clone()).collect(),
+            function: Some(function),
+        }))
+    });
+}
+
+fn listings(code: &LoadedExecutable) -> Result<Vec<plugin_host::Listing>, Error> {
+    Ok(code.listings()?.unwrap_or_default())
+}
+
+/// Makes a page and writes it. What that takes is not recorded, and a page that cannot be made or written is no reason for a
+/// compilation to fail: it is logged.
+fn note(name: &str, page: impl FnOnce() -> Result<page::Page, Error>) {
     if reports().is_none() {
         return;
     }
-    // The function's code has forgotten its kernels; they are made once more.
-    let made = kernels_of(graph).and_then(|kernels| {
-        let backend = crate::registry().load(&options.backend)?;
-        let seconds = seconds(&kernels, &backend, options);
-        Ok((kernels, seconds))
+    let written = paused(|| {
+        let page = page()?;
+        let about = About { name: name.to_owned(), page };
+        reports().as_mut().map_or(Ok(()), |reports| reports.add(about))
     });
-    match made {
-        Ok((kernels, seconds)) => note(|| About {
-            seconds,
-            name: graph.name.clone(),
-            backend: options.backend.clone(),
-            mode: options.mode.name(),
-            graph: graph.clone(),
-            kernels,
-            guards: graph.guards.iter().map(|g| g.message.clone()).collect(),
-            function: Some(function),
-        }),
-        Err(error) => tracing::warn!(target: "graph", "no page about a function: {error}"),
-    }
-}
-
-fn kernels_of(graph: &Graph) -> Result<Kernels, Error> {
-    let cx = crate::pipeline::Cx::training()?;
-    let optimized = crate::code::Optimized::of_prims(graph.clone(), &cx)?;
-    let options = crate::pipeline::KernelOptions::of_optimized(&optimized.graph);
-    Ok(crate::pipeline::lower(&optimized.graph, &options, &cx)?.program)
-}
-
-/// A page that cannot be written is no reason for a compilation to fail: it is logged.
-fn note(about: impl FnOnce() -> About) {
-    if let Some(reports) = reports().as_mut()
-        && let Err(error) = reports.add(about())
-    {
-        tracing::warn!(target: "graph", "no page about a program: {error}");
+    if let Err(error) = written {
+        tracing::warn!(target: "graph", "no page about `{name}`: {error}");
     }
 }

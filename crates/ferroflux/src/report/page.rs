@@ -1,87 +1,143 @@
 //! The page itself: drawings, data and the script that connects them, in one file.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
+use std::fmt::Write;
 
-use fx_ir::draw::{Diagram, DrawNode, graph_diagram};
-use fx_ir::{Graph, InputKind, NodeKind, Uses};
+use fx_ir::{Graph, NodeKind, ValueId};
 use kernel_ir::{Program, Step};
+use plugin_host::Listing;
 use serde_json::{Value, json};
 
-use super::{About, diagram, memory};
+use super::stages::{Stage, of_graph, of_kernels, of_prims};
+use super::{Function, memory};
 use crate::profiler::Averages;
 
 const TEMPLATE: &str = include_str!("page.html");
+/// Bytes of machine code and sources on a page. Equal texts count once; what is beyond is left out, and the page says so.
+const MOST_CODE: usize = 1_500_000;
 
-/// The whole file.
-pub(super) fn html(about: &About, times: &Averages) -> String {
-    let captured = drawing(graph_diagram(&about.graph));
-    let kernels = drawing(diagram::kernels(&about.kernels));
-    let data = json!({
-        "name": about.name,
-        "backend": about.backend,
-        "mode": about.mode,
-        "nodes": nodes(&about.graph),
-        "kernels": kernel_list(&about.kernels, &about.seconds),
-        "boxes": [boxes_of_graph(&about.graph), boxes_of_kernels(&about.kernels)],
-        "memory": memory::over_steps(&about.kernels),
-        "constants": constants(&about.kernels),
-        "times": times.rows.iter().map(|r| json!([r.name, r.category.name(), r.calls, r.total, r.own])).collect::<Vec<_>>(),
-        "guards": about.guards,
-        "function": about.function.as_ref().map(|f| json!({
-            "guards": f.guards, "recompiles": f.recompiles, "captures": f.captures,
-        })),
-    });
-    // A script must not end before its end, whatever names the model has.
-    let data = data.to_string().replace("</", "<\\/");
-    TEMPLATE
-        .replacen("@TITLE@", &escaped(&about.name), 2)
-        .replacen("@CAPTURED@", &captured, 1)
-        .replacen("@KERNELS@", &kernels, 1)
-        .replacen("@DATA@", &data, 1)
+/// What a page is made of.
+pub(super) struct Facts<'a> {
+    pub(super) name: &'a str,
+    pub(super) backend: &'a str,
+    pub(super) mode: &'static str,
+    /// The graph whose lines the user knows.
+    pub(super) captured: &'a Graph,
+    /// The same without mutation; none of a function, which is recorded without.
+    pub(super) functional: Option<&'a Graph>,
+    /// The graph that was lowered.
+    pub(super) prims: &'a Graph,
+    pub(super) kernels: &'a Program,
+    pub(super) listings: &'a [Listing],
+    /// Seconds of each kernel of a call alone; empty where they were not timed.
+    pub(super) seconds: &'a [Option<f64>],
+    /// The conditions on sizes.
+    pub(super) guards: Vec<String>,
+    pub(super) function: Option<&'a Function>,
 }
 
-/// A drawing without tooltips: the page shows what they say.
-fn drawing(mut diagram: Diagram) -> String {
-    diagram.nodes.iter_mut().for_each(|node: &mut DrawNode| node.tooltip = String::new());
-    diagram.to_svg()
+/// A page without its times, which are those of the moment when it is written.
+pub(super) struct Page {
+    name: String,
+    /// Style and arrow heads of all drawings.
+    shared: String,
+    drawings: String,
+    data: Value,
+}
+
+impl Page {
+    pub(super) fn of(facts: &Facts<'_>) -> Page {
+        let functional = facts.functional.map(|graph| of_graph("functional", graph));
+        let mut stages = vec![of_graph("captured", facts.captured)];
+        stages.extend(functional);
+        stages.extend([of_prims(facts.prims, facts.kernels), of_kernels(facts.kernels)]);
+        let (shared, drawings) = drawn(&stages);
+        let boxes = |s: &Stage| json!({"name": s.name, "boxes": s.boxes});
+        let data = json!({
+            "name": facts.name,
+            "backend": facts.backend,
+            "mode": facts.mode,
+            "nodes": nodes(facts.captured),
+            "kernels": kernel_list(facts.kernels, facts.seconds),
+            "code": code(facts.listings),
+            "stages": stages.iter().map(boxes).collect::<Vec<_>>(),
+            "memory": memory::over_steps(facts.kernels),
+            "constants": constants(facts.kernels),
+            "guards": facts.guards,
+            "function": facts.function.map(|f| json!({
+                "guards": f.guards, "recompiles": f.recompiles, "captures": f.captures,
+            })),
+        });
+        Page { name: facts.name.to_owned(), shared, drawings, data }
+    }
+
+    /// The whole file.
+    pub(super) fn html(&self, times: &Averages) -> String {
+        let rows = times.rows.iter().map(|r| json!([r.name, r.category.name(), r.calls, r.total, r.own]));
+        let mut data = self.data.clone();
+        data["times"] = rows.collect();
+        // A script must not end before its end, whatever names the model has.
+        let data = data.to_string().replace("</", "<\\/");
+        TEMPLATE
+            .replacen("@TITLE@", &escaped(&self.name), 2)
+            .replacen("@SHARED@", &self.shared, 1)
+            .replacen("@STAGES@", &self.drawings, 1)
+            .replacen("@DATA@", &data, 1)
+    }
+}
+
+/// Style and arrow heads, once, and a column for each stage. An arrow head in a column that is hidden would be hidden in the
+/// others too.
+fn drawn(stages: &[Stage]) -> (String, String) {
+    let (mut shared, mut columns) = (String::new(), String::new());
+    for stage in stages {
+        let svg = stage.diagram.to_svg();
+        let parts = svg.split_once("<style>").and_then(|(head, rest)| {
+            let (common, tail) = rest.split_once("</defs>")?;
+            Some((head, common, tail))
+        });
+        let (head, common, tail) = parts.unwrap_or((&svg, "", ""));
+        if shared.is_empty() && !common.is_empty() {
+            shared = format!(
+                "<svg width=\"0\" height=\"0\" style=\"position:absolute\"><style>{common}</defs></svg>"
+            );
+        }
+        let name = stage.name;
+        let _ = write!(
+            columns,
+            "<div class=\"stage\" id=\"{name}\"><h2>{name}</h2><div class=\"drawing\">{head}{tail}</div></div>"
+        );
+    }
+    (shared, columns)
 }
 
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// The calls of the graph by name: operator, module, line, type.
-fn nodes(graph: &Graph) -> BTreeMap<String, Value> {
-    let mut all = BTreeMap::new();
+/// The calls of the graph in order: name, operator, place (module, function, line), type, and what it reads.
+fn nodes(graph: &Graph) -> Vec<Value> {
+    let typed = |v| graph.meta(v).map(ToString::to_string).unwrap_or_default();
+    let mut names: HashMap<ValueId, &str> = HashMap::new();
     for (id, node) in graph.iter() {
-        let Some((target, _)) = node.as_call() else { continue };
+        let name = match &node.kind {
+            NodeKind::Placeholder { name, .. } => name,
+            NodeKind::Call { .. } => graph.node_name(id),
+        };
+        names.extend(node.outputs.iter().map(|&v| (v, name)));
+    }
+    let calls = graph.iter().filter_map(|(id, node)| Some((id, node, node.as_call()?.0)));
+    let one = |(id, node, target): (_, &fx_ir::Node, &str)| {
         let origin = graph.origin(id);
-        let types = node.outputs.iter().filter_map(|&v| graph.meta(v)).map(ToString::to_string);
-        let types: Vec<String> = types.collect();
+        let types: Vec<String> = node.outputs.iter().map(|&v| typed(v)).collect();
         let place = [origin.module.as_str(), &origin.function, origin.source.as_deref().unwrap_or_default()];
-        all.insert(graph.node_name(id).to_owned(), json!([target, place, types.join(", ")]));
-    }
-    all
-}
-
-/// The name of the node that each box of the captured graph's drawing stands for, in the order of the drawing: boxes of
-/// subgraphs stand first, weights that nothing reads have none, results stand last.
-fn boxes_of_graph(graph: &Graph) -> Vec<String> {
-    let inner: usize = graph.subgraphs.values().map(|sub| graph_diagram(sub).nodes.len()).sum();
-    let mut names = vec![String::new(); inner];
-    let uses = Uses::of(graph);
-    for (id, node) in graph.iter() {
-        names.push(match &node.kind {
-            NodeKind::Call { .. } => graph.node_name(id).to_owned(),
-            NodeKind::Placeholder { kind, .. }
-                if *kind != InputKind::User && node.outputs.iter().all(|&v| uses.is_dead(v)) =>
-            {
-                continue;
-            }
-            NodeKind::Placeholder { .. } => String::new(),
+        let mut reads = Vec::new();
+        node.for_each_use(&mut |v| {
+            reads.push([names.get(&v).copied().unwrap_or_default().to_owned(), typed(v)]);
         });
-    }
-    names
+        json!([graph.node_name(id), target, place, types.join(", "), reads])
+    };
+    calls.map(one).collect()
 }
 
 /// Kernels in order, those that run once first: name, kind, nodes, text, whether it runs once, seconds where it was timed.
@@ -98,21 +154,28 @@ fn kernel_list(program: &Program, seconds: &[Option<f64>]) -> Vec<Value> {
     once.chain(program.steps.iter().enumerate().map(|(n, s)| one(s, false, of(n)))).collect()
 }
 
-/// For each box of the kernels' drawing the number of its kernel; -1 for inputs, weights and outputs.
-fn boxes_of_kernels(program: &Program) -> Vec<i64> {
-    let names: Vec<&str> = program.init.iter().chain(&program.steps).map(Step::name).collect();
-    let mut next = 0;
-    let diagram = diagram::kernels(program);
-    let number = |node: &DrawNode| {
-        let is_next = node.lines.first().map(String::as_str) == names.get(next).copied()
-            && matches!(node.style, fx_ir::draw::Style::Family(_));
-        if is_next {
-            next += 1;
-            return next as i64 - 1;
-        }
-        -1
-    };
-    diagram.nodes.iter().map(number).collect()
+/// The texts of functions, equal ones once; for each step the languages and numbers of its texts; how many were left out.
+fn code(listings: &[Listing]) -> Value {
+    let (mut texts, mut known, mut bytes, mut left_out) = (Vec::new(), HashMap::new(), 0, 0);
+    let mut steps: HashMap<&str, Vec<Value>> = HashMap::new();
+    for listing in listings {
+        let text = listing.text.as_str();
+        let number = match known.get(text) {
+            Some(&number) => number,
+            None if bytes + text.len() > MOST_CODE => {
+                left_out += 1;
+                continue;
+            }
+            None => {
+                bytes += text.len();
+                texts.push(text);
+                known.insert(text, texts.len() - 1);
+                texts.len() - 1
+            }
+        };
+        steps.entry(&listing.step).or_default().push(json!([listing.language, number]));
+    }
+    json!({"texts": texts, "steps": steps, "leftOut": left_out})
 }
 
 /// Bytes of weights, where sizes are numbers.

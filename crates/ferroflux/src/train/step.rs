@@ -259,7 +259,14 @@ impl Program {
             return Err(Error::Internal("a compiled training step without its inputs and outputs".into()));
         };
         let kernels = form.kernels.program;
-        report::compiled(self, &kernels, &backend, options);
+        report::compiled(report::Made {
+            program: self,
+            kernels: &kernels,
+            backend: &backend,
+            options,
+            code: &code,
+            prims: &|| Ok(self.optimized_step(train, channels_last, &Cx::training()?)?.1.graph),
+        });
         let guards = kernels.guards.clone();
         Ok(CompiledStep { plan, code, guards, kernels: Some(kernels), from_cache, parts: Parts::default() })
     }

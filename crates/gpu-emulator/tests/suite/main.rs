@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)] // a failing test may panic
 
 mod attention_gradient;
+mod bind;
 mod checked;
 mod common;
 mod cores;

@@ -280,6 +280,16 @@ fn the_time_of_every_step_is_measured() {
 }
 
 #[test]
+fn every_kernel_has_its_text() {
+    let (code, _) = compiled(TWICE, Mock::new(HERE), Mode::Default);
+    let shown = code.listings();
+    assert_eq!(shown.iter().map(|l| l.step.as_str()).collect::<Vec<_>>(), ["one", "two"]);
+    // Equal steps share a kernel.
+    assert_eq!(shown[0].text, shown[1].text);
+    assert!(shown[0].language.ends_with(" C++") && shown[0].text.contains("abs"), "{}", shown[0].text);
+}
+
+#[test]
 fn tensors_that_do_not_fit_are_refused() {
     let (code, _) = compiled(TWICE, Mock::new(HERE), Mode::Default);
     let x = [0f64; 4];

@@ -6,8 +6,9 @@
 use plugin_abi::{
     DLManagedTensorVersioned, DLTensor, FfxArtifact, FfxCollectivePrograms, FfxCollectives,
     FfxCompileRequest, FfxDescription, FfxDeviceInfo, FfxDeviceMemory, FfxError, FfxExchange,
-    FfxExecutableInfo, FfxGroup, FfxHost, FfxIrVersion, FfxMemoryEstimate, FfxNameValue, FfxOptionSpec,
-    FfxPlugin, FfxProgram, FfxRefusal, FfxStr, FfxStreams, FfxWorld, Table,
+    FfxExecutableInfo, FfxGroup, FfxHost, FfxInspection, FfxIrVersion, FfxListing, FfxMemoryEstimate,
+    FfxNameValue, FfxOptionSpec, FfxPlugin, FfxProgram, FfxRefusal, FfxStepRun, FfxStr, FfxStreams, FfxWorld,
+    Table,
 };
 use std::mem::{offset_of, size_of};
 
@@ -60,6 +61,9 @@ fn tables_have_their_golden_layout() {
     );
     check::<FfxGroup>("FfxGroup 48: name@8+16 engine@24+8 communicator@32+8 rank@40+4 size@44+4");
     check::<FfxCollectivePrograms>("FfxCollectivePrograms 16: attach@8+8");
+    check::<FfxInspection>("FfxInspection 24: listings@8+8 observe@16+8");
+    check::<FfxListing>("FfxListing 56: step@8+16 language@24+16 text@40+16");
+    check::<FfxStepRun>("FfxStepRun 64: device@8+8 program@16+16 step@32+16 ago@48+8 duration@56+8");
     check::<FfxArtifact>("FfxArtifact 32: device@8+8 bytes@16+8 n_bytes@24+8");
     check::<FfxPlugin>(
         "FfxPlugin 120: ctx@8+8 describe@16+8 enumerate_devices@24+8 compile@32+8 executable_info@40+8 execute@48+8 \
@@ -97,6 +101,9 @@ fn listed_fields_leave_no_gap() {
     dense::<FfxGroup>();
     dense::<FfxCollectivePrograms>();
     dense::<FfxStreams>();
+    dense::<FfxInspection>();
+    dense::<FfxListing>();
+    dense::<FfxStepRun>();
     dense::<FfxPlugin>();
 }
 
@@ -140,7 +147,10 @@ fn codes_have_their_golden_values() {
     let levels = [FFX_LOG_ERROR, FFX_LOG_WARN, FFX_LOG_INFO, FFX_LOG_DEBUG, FFX_LOG_TRACE];
     assert_eq!(levels, [1, 2, 3, 4, 5]);
     assert_eq!(ENTRY_SYMBOL, "ffx_plugin_entry_v1");
-    assert_eq!((DEVICE_MEMORY, STREAMS), ("ferroflux.device-memory.v1", "ferroflux.streams.v1"));
+    assert_eq!(
+        [DEVICE_MEMORY, STREAMS, INSPECTION],
+        ["ferroflux.device-memory.v1", "ferroflux.streams.v1", "ferroflux.inspection.v1"]
+    );
 }
 
 #[test]

@@ -1,10 +1,10 @@
-//! The tables of the extensions: device memory and streams. The contract is that of [`slots`](super::slots).
+//! The tables of the extensions: device memory, streams and (in its own module) inspection. The contract is that of [`slots`](super::slots).
 
 use std::ffi::c_void;
 
 use plugin_abi::{
     COLLECTIVE_PROGRAMS, COLLECTIVES, DEVICE_MEMORY, DLDevice, DLManagedTensorVersioned, DLTensor,
-    FfxDeviceMemory, FfxError, FfxStr, FfxStreams, Head, STREAMS,
+    FfxDeviceMemory, FfxError, FfxStr, FfxStreams, Head, INSPECTION, STREAMS,
 };
 
 use super::entry::instance;
@@ -20,6 +20,9 @@ pub(super) unsafe extern "C" fn get_extension<B: Backend>(ctx: *mut c_void, name
         Ok(match name {
             DEVICE_MEMORY if instance.backend.has_device_memory() => {
                 std::ptr::from_ref(device_memory::<B>()).cast()
+            }
+            INSPECTION if instance.backend.has_inspection() => {
+                std::ptr::from_ref(super::inspection::TABLE).cast()
             }
             STREAMS if instance.backend.has_streams() => std::ptr::from_ref(streams::<B>()).cast(),
             COLLECTIVES => instance.engine().map_or(std::ptr::null(), |t| std::ptr::from_ref(t).cast()),

@@ -6,8 +6,8 @@
 //! - [`request`]: arguments of the host, read and checked.
 //! - [`entry`]: one instance per backend type, and its table.
 //! - [`collectives`]: engines, and the groups of executables.
-//! - [`slots`]: the functions of that table; [`artifacts`] and [`extensions`]: those for artifacts, and those of
-//!   extensions.
+//! - [`slots`]: the functions of that table; [`artifacts`], [`extensions`] and [`inspection`]: those for artifacts, and those
+//!   of extensions.
 
 mod artifacts;
 mod collectives;
@@ -15,6 +15,7 @@ mod description;
 mod entry;
 mod extensions;
 mod guard;
+mod inspection;
 mod request;
 mod slots;
 

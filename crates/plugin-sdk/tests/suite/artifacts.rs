@@ -1,4 +1,4 @@
-//! Compiled code as bytes, streams and device memory across the boundary, by the linked table and the loaded library.
+//! Compiled code as bytes and as text, steps of calls, streams and device memory across the boundary, by the linked table and the loaded library.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{self, args, compile, with_each_backend};
@@ -104,6 +104,61 @@ fn tensors_are_allocated_and_written_on_a_device() {
         let ints = Value::Host(Tensor::from_slice(&[1i64], &[1]).unwrap());
         assert!(backend.allocate_like(&ints, PHANTOM).is_err());
     });
+}
+
+#[test]
+fn the_texts_of_a_program_are_shown() {
+    with_each_backend(|backend| {
+        let shown = compile(backend, "scale 2").listings().unwrap().unwrap();
+        assert_eq!(shown.len(), 1);
+        let expected = ("scale", "words", "scale 2");
+        assert_eq!((&*shown[0].step, &*shown[0].language, &*shown[0].text), expected);
+        assert_eq!(compile(backend, "nonzero").listings().unwrap(), None);
+        let panicked = compile(backend, "panic execute string").listings().unwrap_err().to_string();
+        assert!(panicked.contains("panic") && panicked.contains("listings"), "{panicked}");
+    });
+}
+
+#[test]
+fn steps_are_reported_while_someone_observes() {
+    static SEEN: std::sync::Mutex<Vec<plugin_host::StepRun>> = std::sync::Mutex::new(Vec::new());
+    /// The name of no other test's program.
+    const OWN: &str = "scale 2.125";
+    fn observer(run: &plugin_host::StepRun) {
+        if run.program == OWN {
+            SEEN.lock().unwrap().push(run.clone());
+            assert!(SEEN.lock().unwrap().len() < 4, "a panic of the observer is not the call's");
+        }
+    }
+    let count = || SEEN.lock().unwrap().len();
+    with_each_backend(|backend| {
+        SEEN.lock().unwrap().clear();
+        let program = compile(backend, OWN);
+        let call = || program.execute(&[&f32s(&[1.])]).unwrap();
+        call();
+        assert_eq!(count(), 0);
+        plugin_host::observe_steps(Some(observer));
+        call();
+        call();
+        let seen = SEEN.lock().unwrap().clone();
+        assert_eq!((seen.len(), &*seen[0].step), (2, "scale"));
+        let micros = std::time::Duration::from_micros;
+        assert_eq!((seen[0].ago, seen[0].duration), (micros(30), micros(20)));
+        assert_eq!(seen[0].device.device_type, dlpack::DL_CPU);
+        call();
+        // The observer panics in this call.
+        call();
+        assert_eq!(count(), 4);
+        plugin_host::observe_steps(None);
+        call();
+        assert_eq!(count(), 4);
+    });
+    // What is loaded while someone observes reports too.
+    plugin_host::observe_steps(Some(observer));
+    SEEN.lock().unwrap().clear();
+    compile(&common::dynamic(), OWN).execute(&[&f32s(&[1.])]).unwrap();
+    plugin_host::observe_steps(None);
+    assert_eq!(count(), 1);
 }
 
 #[test]

@@ -80,44 +80,97 @@ fn three_ways(
 fn resnet18_gives_pytorchs_scores() {
     let (archive, golden) = case(&data("models/resnet18.zip"), "resnet18");
     let model = ResNet::resnet18(1000);
-    let mut own: Vec<String> = model.state().into_iter().map(|(name, _)| format!("m.{name}")).collect();
-    let program = Program::from_bytes(archive).unwrap();
-    let mut names: Vec<String> = program.exported().weights.iter().map(|w| w.name.clone()).collect();
-    own.sort();
-    names.sort();
-    assert_eq!(own, names, "the names of torchvision");
+    has_the_names_of(&model, archive);
     let image = formula::fill("input0", &[1, 3, 224, 224], 1.7, 0.0).unwrap();
     three_ways("resnet18", model, &image.into(), &golden);
 }
 
-/// The times are printed, not asserted: machines differ.
-#[test]
-fn resnet18_compiled_beside_its_archive() {
-    let (archive, golden) = case(&data("models/resnet18.zip"), "resnet18");
-    let model = ResNet::resnet18(1000);
-    load(&model, &golden);
+/// A model of Rust and its archive with the same weights, in turns: both give PyTorch's values. The times are printed, not
+/// asserted: machines differ.
+fn beside_its_archive(
+    name: &str,
+    model: impl Layer + Send + Sync + 'static,
+    input: &HostTensor,
+    (archive, golden): &(Vec<u8>, SafetensorsFile),
+) {
+    load(&model, golden);
     let weights = model.state_dict().unwrap().into_iter().map(|(name, t)| (format!("m.{name}"), t));
     let weights: BTreeMap<String, HostTensor> = weights.collect();
-    let mut program = Program::from_bytes(archive).unwrap();
+    let mut program = Program::from_bytes(archive.clone()).unwrap();
     assert_eq!(program.fill_weights(&weights).unwrap(), 0);
     let archive = program.compile(&ferroflux::Options::new()).unwrap();
-    let compiled = compile(move |x: Tensor| model.forward(&x)).freeze(true).build().unwrap();
-    let image = formula::fill("input0", &[1, 3, 224, 224], 1.7, 0.0).unwrap();
+    let compiled = compile(move |x: Tensor| model.forward(&x)).freeze(true).fullgraph(true).build().unwrap();
     let mut best = [f64::INFINITY; 2];
     no_grad(|| {
         for _ in 0..8 {
             for (n, best) in best.iter_mut().enumerate() {
                 let start = std::time::Instant::now();
                 let y = match n {
-                    0 => archive.call(std::slice::from_ref(&image)).unwrap().remove(0),
-                    _ => compiled.call((&image).into()).unwrap().to_host().unwrap(),
+                    0 => archive.call(std::slice::from_ref(input)).unwrap().remove(0),
+                    _ => compiled.call(input.into()).unwrap().to_host().unwrap(),
                 };
                 *best = best.min(start.elapsed().as_secs_f64() * 1e3);
-                check("resnet18", &y, &golden);
+                check(name, &y, golden);
             }
         }
     });
-    println!("resnet18: {:.1} ms from the archive, {:.1} ms from Rust", best[0], best[1]);
+    println!("{name}: {:.3} ms from the archive, {:.3} ms from Rust", best[0], best[1]);
+}
+
+#[test]
+fn resnet18_compiled_beside_its_archive() {
+    let case = case(&data("models/resnet18.zip"), "resnet18");
+    let image = formula::fill("input0", &[1, 3, 224, 224], 1.7, 0.0).unwrap();
+    beside_its_archive("resnet18", ResNet::resnet18(1000), &image, &case);
+}
+
+#[test]
+fn models_of_the_corpus_compiled_beside_their_archives() {
+    for (name, model) in [("resnet50", ResNet::resnet50(1000)), ("resnet152", ResNet::resnet152(1000))] {
+        let Some(case) = of_corpus(&format!("tv/{name}.zip"), name) else { return };
+        beside_its_archive(name, model, &image(&case.1), &case);
+    }
+    if let Some(case) = of_corpus("tv/vit_b_16.zip", "vit_b_16") {
+        beside_its_archive("vit_b_16", VisionTransformer::vit_b_16(1000), &image(&case.1), &case);
+    }
+    if let Some(case) = of_corpus("hf/GPT2LMHeadModel.zip", "GPT2LMHeadModel") {
+        beside_its_archive("gpt2", Gpt2::new(&GPT2), &case.1.tensors["in0"].clone(), &case);
+    }
+    if let Some(case) = of_corpus("hf/LlamaForCausalLM.zip", "LlamaForCausalLM") {
+        beside_its_archive("llama", Llama::new(&LLAMA), &case.1.tensors["in0"].clone(), &case);
+    }
+}
+
+/// The configuration of the corpus' GPT-2.
+const GPT2: Config = Config { vocabulary: 512, positions: 128, size: 64, heads: 4, layers: 2 };
+/// The configuration of the corpus' Llama.
+const LLAMA: llama::Config = llama::Config {
+    vocabulary: 512,
+    size: 64,
+    hidden: 128,
+    layers: 2,
+    heads: 4,
+    kv_heads: 2,
+    eps: 1e-6,
+    theta: 10_000.0,
+};
+
+/// The image of a golden file of torchvision's models.
+fn image(golden: &SafetensorsFile) -> HostTensor {
+    let inputs: BTreeMap<String, serde_json::Value> =
+        serde_json::from_str(&golden.metadata["inputs"]).unwrap();
+    let scale = inputs["in0"]["scale"].as_f64().unwrap() as f32;
+    formula::fill(inputs["in0"]["name"].as_str().unwrap(), &[1, 3, 224, 224], scale, 0.0).unwrap()
+}
+
+/// A model has the parameters and buffers of an archive, by name.
+fn has_the_names_of(model: &dyn Module, archive: Vec<u8>) {
+    let mut own: Vec<String> = model.state().into_iter().map(|(name, _)| format!("m.{name}")).collect();
+    let program = Program::from_bytes(archive).unwrap();
+    let mut names: Vec<String> = program.exported().weights.iter().map(|w| w.name.clone()).collect();
+    own.sort();
+    names.sort();
+    assert_eq!(own, names, "the names of torchvision");
 }
 
 #[test]
@@ -128,9 +181,8 @@ fn gpt2_gives_pytorchs_scores() {
         return;
     }
     let (_, golden) = case(&path, "GPT2LMHeadModel");
-    let config = Config { vocabulary: 512, positions: 128, size: 64, heads: 4, layers: 2 };
     let tokens: Tensor = (&golden.tensors["in0"]).into();
-    three_ways("gpt2", Gpt2::new(&config), &tokens, &golden);
+    three_ways("gpt2", Gpt2::new(&GPT2), &tokens, &golden);
 }
 
 /// The archive and the golden file of a model of the corpus; `None` where there is no corpus.
@@ -142,18 +194,8 @@ fn of_corpus(file: &str, name: &str) -> Option<(Vec<u8>, SafetensorsFile)> {
 #[test]
 fn llama_gives_pytorchs_scores() {
     let Some((_, golden)) = of_corpus("hf/LlamaForCausalLM.zip", "LlamaForCausalLM") else { return };
-    let config = llama::Config {
-        vocabulary: 512,
-        size: 64,
-        hidden: 128,
-        layers: 2,
-        heads: 4,
-        kv_heads: 2,
-        eps: 1e-6,
-        theta: 10_000.0,
-    };
     let tokens: Tensor = (&golden.tensors["in0"]).into();
-    three_ways("llama", Llama::new(&config), &tokens, &golden);
+    three_ways("llama", Llama::new(&LLAMA), &tokens, &golden);
 }
 
 #[test]
@@ -187,17 +229,8 @@ fn llama_takes_any_length() {
 fn vit_gives_pytorchs_scores() {
     let Some((archive, golden)) = of_corpus("tv/vit_b_16.zip", "vit_b_16") else { return };
     let model = VisionTransformer::vit_b_16(1000);
-    let mut own: Vec<String> = model.state().into_iter().map(|(name, _)| format!("m.{name}")).collect();
-    let program = Program::from_bytes(archive).unwrap();
-    let mut names: Vec<String> = program.exported().weights.iter().map(|w| w.name.clone()).collect();
-    own.sort();
-    names.sort();
-    assert_eq!(own, names, "the names of torchvision");
-    let inputs: BTreeMap<String, serde_json::Value> =
-        serde_json::from_str(&golden.metadata["inputs"]).unwrap();
-    let scale = inputs["in0"]["scale"].as_f64().unwrap() as f32;
-    let name = inputs["in0"]["name"].as_str().unwrap();
-    let image = formula::fill(name, &[1, 3, 224, 224], scale, 0.0).unwrap();
+    has_the_names_of(&model, archive);
+    let image = image(&golden);
     load(&model, &golden);
     let model = std::sync::Arc::new(model);
     let own = std::sync::Arc::clone(&model);

@@ -67,14 +67,36 @@ pub(in crate::ops) fn pad(b: &mut Builder<'_>, call: &GradCall<'_>) -> Grads {
     Ok(grads)
 }
 
-/// Added where the elements came from.
+/// Added where the elements came from. Where that is one of each line, every element compares its position with the index
+/// instead: nothing is written twice, and what reads the gradient computes it.
 pub(in crate::ops) fn gather(b: &mut Builder<'_>, call: &GradCall<'_>) -> Grads {
     let mut grads = none(call);
     let Some(g) = cotangent(b, call)? else { return Ok(grads) };
+    if let Some(grad) = of_one_each(b, call, g)? {
+        grads[0] = Some(grad);
+        return Ok(grads);
+    }
     let zeros = zeros_of(b, call.call.value("a")?)?;
     let [dim, index] = ["dim", "index"].map(|name| call.call.arg(name).clone());
     grads[0] = Some(b.call1("prims.scatter", vec![zeros.into(), dim, index, g.into(), "add".into()])?);
     Ok(grads)
+}
+
+/// The gradient of a `gather` that takes one element of each line along its dimension.
+fn of_one_each(b: &mut Builder<'_>, call: &GradCall<'_>, g: ValueId) -> Result<Option<ValueId>, OpError> {
+    let (a, index) = (call.call.value("a")?, call.call.value("index")?);
+    let (sizes, taken) = (b.sizes(a)?, b.sizes(index)?);
+    let d = call.call.dim(call.call.int("dim")?, sizes.len())?;
+    let one_each = (0..sizes.len()).all(|i| taken[i] == if i == d { SymExpr::ONE } else { sizes[i].clone() });
+    if !one_each {
+        return Ok(None);
+    }
+    let line = crate::ops::shapes::creation::iota(b, sizes[d].clone())?;
+    let along: Shape =
+        (0..sizes.len()).map(|i| if i == d { sizes[d].clone() } else { SymExpr::ONE }).collect();
+    let line = b.reshape(line, &along)?;
+    let is_taken = b.eq(line, index)?;
+    b.select(is_taken, g, 0.0).map(Some)
 }
 
 /// Added where the elements came from.

@@ -319,6 +319,8 @@ pub(in crate::ops) fn logsumexp_of(
     // Complex numbers have no order: the real parts decide.
     let real = if dtype.is_complex() { b.call1("prims.real", vec![x.into()])? } else { x };
     let max = b.reduce(ReduceOp::Max, real, dims, true)?;
+    // The result is the same for every shift, so none of the gradient goes through the maximum.
+    let max = b.call1("prims.detach", vec![max.into()])?;
     let size = b.abs(max)?;
     let infinite = b.eq(size, f64::INFINITY)?;
     let max = b.select(infinite, 0.0, max)?;

@@ -101,9 +101,11 @@ fn along(b: &mut Builder<'_>, c: &Call<'_>, x: ValueId, dtype: DType, f: Along) 
     out(b.reshape(y, &sizes)?)
 }
 
-/// `x - max(x)`, so that no exponential overflows.
+/// `x - max(x)`, so that no exponential overflows. What is computed of it is the same for every shift, so none of the gradient
+/// goes through the maximum.
 fn shifted(b: &mut Builder<'_>, x: ValueId, d: usize) -> Result<ValueId, OpError> {
     let top = b.reduce(ReduceOp::Max, x, &[d], true)?;
+    let top = b.call1("prims.detach", vec![top.into()])?;
     b.sub(x, top)
 }
 
