@@ -65,6 +65,9 @@ fn adamw() -> Optimizer {
     Optimizer::Adam(ferroflux::optim::Adam { decoupled: true, weight_decay: 0.01, ..Default::default() })
 }
 
+/// The learning rate of training steps.
+const RATE: f64 = 0.02;
+
 const MESHES: [&str; 4] = ["dp=2", "tp=2", "fsdp=2", "dp=2,tp=2"];
 
 fn forward_on_meshes(name: &str) {
@@ -88,16 +91,40 @@ fn forward_on_meshes(name: &str) {
     }
 }
 
-fn training_on_meshes(name: &str, train: &TrainOptions) {
+/// Parameters whose gradient is zero in exact arithmetic, by what one rank computes: a bias of keys, which a softmax does not
+/// see. Adam divides a gradient by its own magnitude, so their updates are signs of rounding errors, on one rank too.
+fn noise(program: &Program, given: &[Tensor]) -> Vec<String> {
+    let model = program.differentiate(&program.usual_gradients(), &alone()).unwrap();
+    let (_, saved) = model.forward(given).unwrap();
+    let gradients = saved.backward(&[]).unwrap();
+    let largest = |t: &Tensor| t.iter_f64().fold(0.0, |a: f64, b| a.max(b.abs()));
+    let all: Vec<(String, f64)> =
+        gradients.0.iter().filter_map(|g| Some((g.name.clone(), largest(g.tensor.as_ref()?)))).collect();
+    let most = all.iter().map(|(_, n)| *n).fold(0.0, f64::max);
+    all.into_iter().filter(|(_, n)| *n <= 1e-6 * most).map(|(name, _)| name).collect()
+}
+
+/// Values that are no further apart than this: for updates whose size alone is known.
+fn assert_bounded(what: &str, got: &Tensor, expected: &Tensor, most: f64) {
+    assert_eq!((got.dtype(), got.sizes()), (expected.dtype(), expected.sizes()), "{what}");
+    for (g, e) in got.iter_f64().zip(expected.iter_f64()) {
+        assert!((g - e).abs() <= most, "{what}: {g}, not {e} (within {most})");
+    }
+}
+
+fn training_on_meshes(name: &str, train: &TrainOptions, normalised: bool) {
     let Some(program) = training_case(name) else { return };
     let given = inputs(&program);
     let run = |options: &Options| {
         let mut step = program.train_step(train, options).unwrap_or_else(|e| panic!("{name}: {e}"));
         let losses: Vec<f64> =
-            (0..4).map(|_| step.step(&given, 0.02).unwrap_or_else(|e| panic!("{e}")).loss).collect();
+            (0..4).map(|_| step.step(&given, RATE).unwrap_or_else(|e| panic!("{e}")).loss).collect();
         (losses, step.weights().unwrap())
     };
     let (expected, weights) = run(&alone());
+    // An update by SGD is as small as the gradient is: it is judged as any other.
+    let noise = if normalised { noise(&program, &given) } else { Vec::new() };
+    assert!(noise.len() * 10 <= weights.len(), "{name}: most parameters would not be judged: {noise:?}");
     for mesh in MESHES {
         let all = on_mesh(mesh, &format!("train {name}"), |member| run(&alone().mesh(member)));
         for (rank, (losses, own)) in all.iter().enumerate() {
@@ -108,14 +135,11 @@ fn training_on_meshes(name: &str, train: &TrainOptions) {
                 );
             }
             for (parameter, e) in &weights {
-                // The four updates are at most the learning rate each, also of a gradient that is zero but for rounding.
-                let floor = 4.0 * 0.02;
-                assert_close(
-                    &format!("{name} {mesh} rank {rank} {parameter}"),
-                    &own[parameter],
-                    e,
-                    (2e-3, floor),
-                );
+                let what = format!("{name} {mesh} rank {rank} {parameter}");
+                match noise.contains(parameter) {
+                    true => assert_bounded(&what, &own[parameter], e, 2.0 * 4.0 * RATE),
+                    false => assert_close(&what, &own[parameter], e, (2e-3, 1e-6)),
+                }
             }
         }
     }
@@ -135,13 +159,13 @@ fn forward_of_convolutions_and_recurrences() {
 fn training_steps_with_momentum() {
     let sgd =
         TrainOptions::new(Optimizer::Sgd(ferroflux::optim::Sgd { momentum: 0.9, ..Default::default() }));
-    ["mlp", "gpt2_tiny", "vit_tiny"].into_iter().for_each(|name| training_on_meshes(name, &sgd));
+    ["mlp", "gpt2_tiny", "vit_tiny"].into_iter().for_each(|name| training_on_meshes(name, &sgd, false));
 }
 
 #[test]
 fn training_steps_with_adam() {
     let adam = TrainOptions::new(adamw());
-    ["mlp", "bert_tiny"].into_iter().for_each(|name| training_on_meshes(name, &adam));
+    ["mlp", "bert_tiny"].into_iter().for_each(|name| training_on_meshes(name, &adam, true));
 }
 
 #[test]

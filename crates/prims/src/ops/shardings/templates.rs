@@ -120,7 +120,9 @@ pub(in crate::ops) fn attention_backward(call: &LowerCall<'_>) -> Ways {
 
 /// Batches of matrices: every operand and result that has matrices of its own has the same batches.
 pub(in crate::ops) fn matrices(call: &LowerCall<'_>) -> Ways {
-    let pairs = call.call.bool("interleaved").unwrap_or(false);
+    // Routines without complex matrices lack the argument.
+    let paired = call.call.op.schema.arg_index("interleaved").is_some();
+    let pairs = paired && call.call.bool("interleaved")?;
     let values = operands(call.call.args);
     let Some(first) = values.first() else { return Ok(Vec::new()) };
     let sizes = &call.meta_of(*first)?.sizes;
