@@ -1,10 +1,11 @@
 //! The plugin: the interface of this backend to the host. Reads the program's bytes and passes everything on to `exec`.
 
+use kernel_ir::runtime::ExchangeError;
 use kernel_ir::{IR_MAJOR, IR_MINOR, Program, Storage};
 use plugin_sdk::{
-    Artifact, Backend, CompileRequest, Constants, Description, DeviceId, DeviceInfo, ErrorKind, Executable,
-    Host, IrVersion, Listing, MemoryEstimate, OptionKind, OptionSpec, OwnedTensor, PluginError, Refusal,
-    Signature, Stream, TensorView,
+    Artifact, Backend, CollectiveEngine, CompileRequest, Constants, Description, DeviceId, DeviceInfo,
+    ErrorKind, Executable, Groups, Host, IrVersion, Listing, MemoryEstimate, OptionKind, OptionSpec,
+    OwnedTensor, PluginError, Refusal, Signature, Stream, TensorView,
 };
 
 use crate::clif::{self, Bytes, Saved};
@@ -76,6 +77,14 @@ impl Backend for CpuBackend {
             return Ok(None);
         };
         Ok(Some(MemoryEstimate { constant_bytes, peak_bytes: arena + outputs, code_bytes: 0 }))
+    }
+
+    fn collectives(&self) -> Option<Box<dyn CollectiveEngine>> {
+        Some(Box::new(crate::threads::Threads))
+    }
+
+    fn runs_collectives(&self) -> bool {
+        true
     }
 
     fn has_inspection(&self) -> bool {
@@ -153,6 +162,11 @@ impl Executable for CpuExecutable {
         Ok(unsafe { self.compiled.bind(&all) }?)
     }
 
+    fn attach_groups(&mut self, groups: Groups) -> Result<(), PluginError> {
+        self.compiled.attach(groups);
+        Ok(())
+    }
+
     fn execute(
         &self,
         inputs: &[TensorView<'_>],
@@ -185,9 +199,11 @@ impl From<ExecError> for PluginError {
             ExecError::OutOfMemory(_) => ErrorKind::OutOfMemory,
             ExecError::WeightsCut => ErrorKind::Damaged,
             ExecError::Jit(_) | ExecError::Host(_) => ErrorKind::Internal,
+            ExecError::Exchange(ExchangeError::Engine { .. }) => ErrorKind::Unavailable,
             ExecError::Malformed(_)
             | ExecError::Template { .. }
             | ExecError::Linalg(_)
+            | ExecError::Exchange(_)
             | ExecError::Plan(_)
             | ExecError::Count { .. }
             | ExecError::MissingConstant(_)

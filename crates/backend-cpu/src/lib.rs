@@ -15,6 +15,7 @@ mod backend;
 pub mod clif;
 pub mod exec;
 pub mod micro;
+mod threads;
 pub mod vir;
 
 pub use backend::CpuBackend;

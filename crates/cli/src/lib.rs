@@ -15,6 +15,7 @@ mod files;
 pub mod golden;
 mod inputs;
 mod log;
+mod mesh;
 mod model;
 mod options;
 mod prepared;

@@ -13,6 +13,7 @@ use tracing::info_span;
 use crate::cache::{Caller, Form, Lookup, Stage, get_or_compile};
 use crate::complex_boundary::ComplexBoundary;
 use crate::graph_plugin;
+use crate::mesh::{Member, MeshOptions};
 use crate::pipeline::{self, Cx, KernelOptions, Kernels, StageId};
 use crate::profiler::{Category, span};
 use crate::seeds::{seed_place, seed_tensor};
@@ -42,6 +43,8 @@ pub(crate) struct Code {
     in_place: Vec<bool>,
     /// Whether the code supports only real numbers.
     real: bool,
+    /// The rank whose turn it is, of code that exchanges data.
+    member: Option<Member>,
 }
 
 /// Runs `make` with new values of state written in place; where that is not `wanted`, or the backend does not read such
@@ -168,7 +171,12 @@ impl Code {
         let Kernels { program: kernels, in_place } = &form.kernels;
         let (seed_place, backend, in_place) = (seed_place(kernels), backend.clone(), in_place.clone());
         let boundary = ComplexBoundary::known(form.complex.clone());
-        Code { code, backend, seed_place, boundary, in_place, real: true }
+        Code { code, backend, seed_place, boundary, in_place, real: true, member: None }
+    }
+
+    /// Makes calls of a rank of a mesh follow each other.
+    pub(crate) fn take_turns(&mut self, mesh: Option<&MeshOptions>) {
+        self.member = mesh.map(|m| m.member.clone());
     }
 
     /// Binds the constants of its program, in place of those bound before.
@@ -194,6 +202,7 @@ impl Code {
         weight: Weights<'_>,
         options: &Options,
     ) -> Result<CompiledCode, Error> {
+        options.refuse_mesh("a function or a half of a training step")?;
         let cx = Cx::training()?;
         let backend = crate::registry().load(&options.backend)?;
         if graph_plugin::takes_graphs(&backend) {
@@ -294,7 +303,7 @@ impl Code {
     ) -> Code {
         let (backend, in_place, real) = (backend.clone(), vec![false; outputs], split.is_some());
         let boundary = split.unwrap_or_else(|| ComplexBoundary::known(Vec::new()));
-        Code { code, backend, seed_place, boundary, in_place, real }
+        Code { code, backend, seed_place, boundary, in_place, real, member: None }
     }
 
     /// As [`Code::run_args`], on a stream of the backend's driver; the default one where it is null.
@@ -365,7 +374,9 @@ impl Code {
             all.insert((*place).min(all.len()), Arg::Read(seed));
         }
         let range = span(Category::Launch, || format!("run on {}", self.backend.name()));
+        let turn = self.member.as_ref().map(Member::turn);
         let outputs = execute(&self.code, &mut all)?;
+        drop(turn);
         drop(range);
         let (given, wanted) = (outputs.len(), self.in_place.iter().filter(|stays| !**stays).count());
         if given != wanted {

@@ -15,6 +15,7 @@ use crate::complex_boundary::ComplexBoundary;
 use crate::explain::{Explanation, explain};
 use crate::graph_plugin;
 use crate::inputs::{Arguments, Input, InputInfo};
+use crate::mesh::{MeshOptions, Parts, Sharded};
 use crate::pipeline::{self, Cx, KernelOptions, StageId};
 use crate::profiler::{self, Category, span};
 use crate::recipe::Maker;
@@ -80,14 +81,32 @@ impl Compiled {
         options: &Options,
     ) -> Result<Compiled, Error> {
         if graph_plugin::takes_graphs(backend) {
+            options.refuse_mesh("a backend that takes whole graphs")?;
             return Compiled::with_graph_plugin(program, backend, options);
         }
         let lookup = Lookup::new(Stage::Captured, program.graph(), program.name(), backend, options);
-        let (form, code, from_cache) =
-            compiled_form(program, backend, options, (lookup.as_ref(), Lends::default()))?;
-        let maker = Maker::of(backend, options);
-        let weight = |name: &str| program.weight_value(name, maker.as_ref());
-        let code = Code::bound(&form, code, backend, &weight)?;
+        let lookup = lookup.filter(|_| options.mesh.is_none());
+        let ((form, code, from_cache), parts) = match &options.mesh {
+            None => {
+                let form = compiled_form(program, backend, options, (lookup.as_ref(), Lends::default()))?;
+                (form, None)
+            }
+            Some(mesh) => {
+                let (form, code, parts) = form_of_rank(program, backend, options, mesh)?;
+                ((form, code, false), Some(parts))
+            }
+        };
+        // A part of a weight is cut from the whole on the host.
+        let maker = Maker::of(backend, options).filter(|_| parts.is_none());
+        let weight = |name: &str| {
+            let whole = program.weight_value(name, maker.as_ref())?;
+            match (&parts, whole) {
+                (Some(parts), Some(whole)) => parts.cut_value(name, whole).map(Some),
+                (_, whole) => Ok(whole),
+            }
+        };
+        let mut code = Code::bound(&form, code, backend, &weight)?;
+        code.take_turns(options.mesh.as_ref());
         if !from_cache {
             lookup.iter().for_each(|l| l.tidy(&form.kernels));
         }
@@ -375,6 +394,7 @@ pub(crate) fn compiled_form(
     options: &Options,
     (lookup, lends): (Option<&Lookup<'_>>, Lends),
 ) -> Result<(Form, LoadedExecutable, bool), Error> {
+    options.refuse_mesh("a graph on another framework's tensors")?;
     get_or_compile(lookup, || {
         let cx = Cx::inference()?.mixed(options.mixed(backend));
         let functional = program.through(StageId::Functional, &cx)?;
@@ -393,6 +413,29 @@ pub(crate) fn compiled_form(
         let (kernels, executable) = optimized.compile(backend, options, &wanted, (lookup, &cx))?;
         Ok((Form { kernels, complex: optimized.complex, caller }, executable))
     })
+}
+
+/// The compiled form of a captured graph for a rank of a mesh, and the parts of the weights that it has.
+///
+/// # Errors
+/// As for [`compiled_form`], and those of a layout on a mesh.
+fn form_of_rank(
+    program: &Program,
+    backend: &LoadedBackend,
+    options: &Options,
+    mesh: &MeshOptions,
+) -> Result<(Form, LoadedExecutable, Parts), Error> {
+    let cx = Cx::inference()?.mixed(options.mixed(backend));
+    let functional = program.through(StageId::Functional, &cx)?;
+    let caller = Caller::Model(Wiring::of(&functional));
+    let complex = ComplexBoundary::of(&functional).all().to_vec();
+    let wanted = KernelOptions { in_place: true, ..KernelOptions::of_model(&functional) };
+    let whole = pipeline::run(functional, StageId::Autocast..=StageId::Optimized, &cx)?;
+    let Sharded { graph, parts } = mesh.shard(&whole, &whole)?;
+    let optimized = Optimized { graph, complex };
+    let (kernels, mut executable) = optimized.compile(backend, options, &wanted, (None, &cx))?;
+    mesh.attach(&mut executable, &kernels.program)?;
+    Ok((Form { kernels, complex: optimized.complex, caller }, executable, parts))
 }
 
 impl Wiring {

@@ -31,6 +31,12 @@ pub enum Error {
     /// Operators that are not supported: all of them.
     #[error("{} of the model's calls are not supported:\n{}", .0.len(), lines(.0))]
     Unsupported(Vec<prims::DecomposeError>),
+    /// A layout on a mesh.
+    #[error(transparent)]
+    Sharding(#[from] sharding::ShardingError),
+    /// Ranks that do not fit together.
+    #[error("the mesh: {0}")]
+    Mesh(String),
     /// The compiler.
     #[error(transparent)]
     Compile(inductor::InductorError),

@@ -21,6 +21,7 @@
 //! - [`train`], [`optim`]: gradients, and training steps compiled as one program.
 //! - [`prelude`]: what a program written in Rust uses: [`eager`] tensors with operators and gradients, [`nn`] modules, and
 //!   [`capture`]: `compile(f)` for Rust functions.
+//! - [`mesh`]: one program on many devices.
 //! - [`profiler`], [`report`]: where time goes; a page about each compiled program.
 //! - [`verify`], [`minify`]: the first operator with wrong numbers; small programs that still fail.
 //! - [`func`]: functions of tensors in Rust, and their transforms: `grad`, `vmap`, `jvp`, `hessian`, ….
@@ -47,6 +48,7 @@ pub mod graph_backend;
 mod graph_plugin;
 mod inputs;
 mod lent;
+pub mod mesh;
 pub mod minify;
 pub mod nn;
 pub mod npy;

@@ -6,7 +6,9 @@ use plugin_host::LoadedBackend;
 pub use plugin_host::Mode;
 use plugin_sdk::dlpack::{DL_CUDA, DL_ROCM};
 
+use crate::Error;
 use crate::cache::Cache;
+use crate::mesh::{Member, MeshOptions, Plan};
 
 /// How to compile. `Options::new()` is the built-in `cpu` backend in default mode.
 #[derive(Clone, Debug)]
@@ -17,6 +19,7 @@ pub struct Options {
     pub(crate) seed: Option<u64>,
     pub(crate) cache: Cache,
     pub(crate) unchecked_indices: bool,
+    pub(crate) mesh: Option<MeshOptions>,
     pub(crate) autocast: Option<DType>,
 }
 
@@ -29,6 +32,7 @@ impl Default for Options {
             seed: None,
             cache: Cache::Usual,
             unchecked_indices: false,
+            mesh: None,
             autocast: None,
         }
     }
@@ -80,6 +84,26 @@ impl Options {
         self.unchecked_indices = unchecked;
         self
     }
+    /// Lays the program out on the mesh of this rank, by the plan that the names of the axes suggest (`dp`: data parallel,
+    /// `fsdp`: fully sharded, `tp`: tensor parallel). Every rank compiles the same program with the same options and makes the
+    /// same calls on the same inputs. Compiled programs of a mesh are not cached.
+    pub fn mesh(mut self, member: &Member) -> Options {
+        let (plan, placements) = (None, Vec::new());
+        self.mesh = Some(MeshOptions { member: member.clone(), plan, placements });
+        self
+    }
+    /// Lays the program out by this plan instead; after [`mesh`](Options::mesh).
+    pub fn plan(mut self, plan: Plan) -> Options {
+        self.mesh.iter_mut().for_each(|m| m.plan = Some(plan.clone()));
+        self
+    }
+    /// Places what a pattern matches: `placement("*.q_proj.weight", "tp=S(0)")`. Comes before the plan, and replaces the one
+    /// that names suggest; after [`mesh`](Options::mesh).
+    pub fn placement(mut self, pattern: impl Into<String>, placements: impl Into<String>) -> Options {
+        let (pattern, placements) = (pattern.into(), placements.into());
+        self.mesh.iter_mut().for_each(|m| m.placements.push((pattern.clone(), placements.clone())));
+        self
+    }
     /// Computes in mixed precision, as PyTorch does within `torch.autocast(device, dtype)`: operators on the lists of the device
     /// compute in `bf16` or `f16`, others in the types that they receive, and results keep the type in which they are computed.
     /// Regions of `torch.autocast` that the archive recorded for the backend's kind of device apply without this option, and
@@ -93,6 +117,15 @@ impl Options {
         let on_gpu = backend.first_device().is_ok_and(|d| matches!(d.device_type, DL_CUDA | DL_ROCM));
         let device = if on_gpu { AutocastDevice::Cuda } else { AutocastDevice::Cpu };
         Mixed { device, whole: self.autocast }
+    }
+    /// Refuses a mesh where what is compiled cannot be laid out on one.
+    pub(crate) fn refuse_mesh(&self, what: &str) -> Result<(), Error> {
+        match self.mesh {
+            None => Ok(()),
+            Some(_) => Err(Error::Mesh(format!(
+                "{what} is not laid out on a mesh: models and training steps are, on backends that run collectives (`cpu`)"
+            ))),
+        }
     }
     /// The backend's options in their text form.
     pub(crate) fn backend_option_list(&self) -> Vec<(&str, &str)> {

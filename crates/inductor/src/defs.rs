@@ -32,6 +32,8 @@ pub struct Defs {
     pub(crate) written: Vec<Write>,
     /// Definitions that run although nothing reads them: assertions.
     pub(crate) effects: Vec<BufId>,
+    /// Exchanges between ranks, which all ranks make, also where nothing reads the result on one of them.
+    pub(crate) exchanges: Vec<BufId>,
     /// The definition that binds each unbacked symbol.
     pub(crate) binders: FxHashMap<SymId, BufId>,
     /// Symbols that are bound outside.

@@ -26,6 +26,7 @@ mod control;
 mod defs;
 mod emit;
 mod error;
+mod exchanges;
 mod in_place;
 mod inline;
 mod kernels;
@@ -73,6 +74,7 @@ pub fn compile(graph: &Graph, options: &Options) -> Result<Program, InductorErro
     kernel_ir::prove_indices(&mut program);
     // Views and masks can hide ranges, so such indices are checked against the buffer itself.
     kernel_ir::guard_indices(&mut program);
+    exchanges::run(&mut program);
     together::run(&mut program);
     Ok(program)
 }

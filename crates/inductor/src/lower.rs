@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use fx_ir::{Arg, Graph, InputKind, NodeId, NodeKind, OutputKind, ValueId, ValueType};
 use ir_core::{EntityId, Shape, SymExpr, SymId, contiguous_strides};
-use kernel_ir::{BodyBuilder, BufId, Inst, InstKind, ReduceOp, Symbols};
+use kernel_ir::{BodyBuilder, BufId, ExternOp, Inst, InstKind, ReduceOp, Symbols};
 use prims::{Call, Kind, LoopCx, Lower, LowerCall, OpError};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -32,6 +32,7 @@ pub(crate) fn lower(
         output_names: Vec::new(),
         written: Vec::new(),
         effects: Vec::new(),
+        exchanges: Vec::new(),
         binders: FxHashMap::default(),
         known,
         sites: Vec::new(),
@@ -126,7 +127,13 @@ fn call(graph: &Graph, id: NodeId, target: &str, args: &[Arg], defs: &mut Defs) 
             return Err(Problem::of(graph, id, problem));
         }
         def.barrier = op.is_barrier();
-        def.constant = def.reads().iter().all(|r| defs.get(*r).constant) && !mentions_symbols(&def);
+        // Ranks exchange in calls: when they bind constants is each one's own affair.
+        let exchanges = matches!(&def.kind, DefKind::Extern { op: ExternOp::Collective(_), .. });
+        def.constant =
+            def.reads().iter().all(|r| defs.get(*r).constant) && !mentions_symbols(&def) && !exchanges;
+        if exchanges {
+            defs.exchanges.push(BufId(v.0));
+        }
         define(defs, graph, v, def);
     }
     Ok(())

@@ -138,7 +138,8 @@ pub(crate) fn substituted(e: &SymExpr, map: &[SymExpr]) -> SymExpr {
 
 /// Definitions with memory that the outputs need, with the operands of each.
 fn needed(defs: &Defs, s: &mut Schedule) -> FxHashSet<BufId> {
-    let mut needed: FxHashSet<BufId> = defs.outputs.iter().chain(&defs.effects).copied().collect();
+    let always = defs.effects.iter().chain(&defs.exchanges);
+    let mut needed: FxHashSet<BufId> = defs.outputs.iter().chain(always).copied().collect();
     needed.extend(defs.written.iter().map(|w| w.def));
     for &id in defs.order.iter().rev() {
         if !needed.contains(&id) {

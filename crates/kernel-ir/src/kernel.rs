@@ -3,7 +3,7 @@
 use ir_core::{Atom, Bounds, DType, Shape, SymExpr, SymId};
 use serde::{Deserialize, Serialize};
 
-use crate::{AccId, BufId, Inst, LinalgOp, ReduceOp, Together};
+use crate::{AccId, BufId, Collective, Inst, LinalgOp, ReduceOp, Together};
 
 /// One step of the execution plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -291,6 +291,11 @@ pub enum ExternOp {
         /// Factor on the scores.
         scale: f64,
     },
+    /// An exchange between the ranks of a group. Since 1.7. Takes one tensor and gives one, of the same dtype.
+    Collective(Collective),
+    /// Waits for an exchange that an earlier step of the same list started: takes what that step took and gives what it
+    /// gave. Since 1.7.
+    Wait,
 }
 
 impl Step {

@@ -32,6 +32,7 @@
 mod body;
 mod build;
 pub mod collapse;
+mod collective;
 mod indices;
 mod kernel;
 mod linalg;
@@ -50,6 +51,7 @@ mod written;
 
 pub use body::{AccId, BufId, Inst, InstKind, ReduceOp, StoreMode, Val, pruned};
 pub use build::BodyBuilder;
+pub use collective::{Collective, CollectiveOp, Combine, SELF_GROUP};
 pub use indices::{ConstantRange, drop_checks, guard_indices, prove_indices};
 /// A size symbol of a program.
 pub use ir_core::{Symbol, Symbols};

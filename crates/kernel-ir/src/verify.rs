@@ -381,6 +381,9 @@ fn operands(program: &Program, step: &Step) -> Result {
             &place,
             "a matrix routine has another number of operands",
         ),
+        Step::Extern(k @ ExternCall { op: ExternOp::Collective(_) | ExternOp::Wait, .. }) => {
+            exchange(program, k, &place)
+        }
         Step::Extern(k) => {
             let one = |o: &Operand| o.sizes.len() == k.inputs.first().map_or(0, |i| i.sizes.len());
             ensure(
@@ -397,6 +400,23 @@ fn operands(program: &Program, step: &Step) -> Result {
         | Step::While(_)
         | Step::Together(_) => Ok(()),
     }
+}
+
+/// An exchange, or the wait for one: one operand and one result of a dtype, whose ranks differ by the dimension of blocks.
+fn exchange(program: &Program, k: &ExternCall, place: &dyn Fn() -> String) -> Result {
+    let ([input], [output]) = (&k.inputs[..], &k.outputs[..]) else {
+        return ensure(false, place, "an exchange takes one tensor and gives one");
+    };
+    let dtype = |o: &Operand| program.buffers[o.buf].dtype;
+    ensure(dtype(input) == dtype(output), place, "an exchange does not change the dtype")?;
+    ensure(program.root(input.buf) != program.root(output.buf), place, "an exchange is not in place")?;
+    let ExternOp::Collective(c) = &k.op else { return Ok(()) };
+    let (takes, gives) = c.op.blocks();
+    let blocks = |o: &Operand, many: bool| o.sizes.len().checked_sub(usize::from(many));
+    let (from, to) = (blocks(input, takes), blocks(output, gives));
+    ensure(from.is_some() && from == to, place, "an exchange takes and gives blocks of one shape")?;
+    let (from, to) = (&input.sizes[usize::from(takes)..], &output.sizes[usize::from(gives)..]);
+    ensure(from == to, place, "an exchange takes and gives blocks of one shape")
 }
 
 fn is_writable(program: &Program, buf: BufId) -> bool {

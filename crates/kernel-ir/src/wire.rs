@@ -12,7 +12,7 @@ use crate::Program;
 /// Readers refuse another major.
 pub const IR_MAJOR: u16 = 1;
 /// Grows with every addition.
-pub const IR_MINOR: u16 = 6;
+pub const IR_MINOR: u16 = 7;
 /// The minor version that introduced index checks.
 pub(crate) const CHECKS: u16 = 6;
 const MAGIC: &[u8; 4] = b"FFXK";

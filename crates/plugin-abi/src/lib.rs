@@ -43,6 +43,7 @@
 #![no_std]
 #![warn(missing_docs)]
 
+pub mod collectives;
 pub mod dlpack;
 pub mod error;
 pub mod host;
@@ -53,6 +54,7 @@ pub mod plugin;
 pub mod streams;
 pub mod table;
 
+pub use collectives::*;
 pub use dlpack::{DLDataType, DLDevice, DLManagedTensorVersioned, DLPackVersion, DLTensor};
 pub use error::*;
 pub use host::*;

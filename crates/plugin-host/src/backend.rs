@@ -128,9 +128,14 @@ impl LoadedBackend {
     }
     /// Whether the plugin has an extension of this name.
     pub fn has_extension(&self, name: &str) -> bool {
+        self.extension(name).is_some()
+    }
+    /// The table of an extension, where the plugin has it.
+    pub(crate) fn extension(&self, name: &str) -> Option<*const std::ffi::c_void> {
         let slots = &self.0.slots;
         // SAFETY: the slot is the plugin's own; the name lives through the call.
-        slots.get_extension.is_some_and(|get| !unsafe { get(slots.ctx, FfxStr::new(name)) }.is_null())
+        let table = unsafe { slots.get_extension?(slots.ctx, FfxStr::new(name)) };
+        Some(table).filter(|t| !t.is_null())
     }
 
     /// Everything for a listing. Never fails: errors of queries become the reason.

@@ -26,6 +26,8 @@ pub struct LoadedExecutable {
     program_interface: ProgramInterface,
     /// The bound constants: the plugin reads this memory until the executable is destroyed, so it is dropped last.
     bound: Vec<Value>,
+    /// The groups of its collectives, which the plugin uses until the executable is destroyed.
+    pub(crate) groups: Vec<crate::Communicator>,
     /// How many constants the last binding had, those included that were released.
     bound_count: usize,
 }
@@ -80,6 +82,7 @@ impl LoadedExecutable {
             constants: 0,
             program_interface: ProgramInterface::default(),
             bound: Vec::new(),
+            groups: Vec::new(),
             bound_count: 0,
         };
         let head = Head::of::<FfxExecutableInfo>();

@@ -24,6 +24,7 @@
 
 mod artifact;
 mod backend;
+mod collectives;
 mod discovery;
 mod elf;
 mod error;
@@ -42,6 +43,7 @@ mod registry;
 mod tensors;
 
 pub use backend::{CompileArgs, LoadedBackend};
+pub use collectives::{Communicator, Engine, World};
 pub use discovery::{Folder, PATH_VARIABLE, SearchPath};
 pub use error::{HostError, PluginFailure};
 pub use executable::LoadedExecutable;

@@ -3,8 +3,8 @@
 use std::ffi::c_void;
 
 use crate::{
-    Artifact, CompileRequest, Constants, DType, Description, DeviceId, DeviceInfo, Host, Listing,
-    OwnedTensor, PluginError, TensorView,
+    Artifact, CollectiveEngine, CompileRequest, Constants, DType, Description, DeviceId, DeviceInfo, Groups,
+    Host, Listing, OwnedTensor, PluginError, TensorView,
 };
 
 /// A backend: compiles programs for its devices. One instance lives per process, opened once.
@@ -92,6 +92,16 @@ pub trait Backend: Sized + Send + Sync + 'static {
         let _ = (device, stream);
     }
 
+    /// An engine that exchanges data between ranks, where this plugin has one. Called once.
+    fn collectives(&self) -> Option<Box<dyn CollectiveEngine>> {
+        None
+    }
+
+    /// Whether executables take [`Executable::attach_groups`].
+    fn runs_collectives(&self) -> bool {
+        false
+    }
+
     /// Whether [`Executable::listings`] is implemented, and calls report their steps ([`step_ran`](crate::step_ran)) while a
     /// host observes them.
     fn has_inspection(&self) -> bool {
@@ -128,6 +138,13 @@ pub trait Executable: Send + Sync {
     fn bind_constants(&mut self, constants: &Constants<'_>) -> Result<(), PluginError> {
         let _ = constants;
         Ok(())
+    }
+
+    /// Gives the groups of the program's collectives, before the constants are bound. No other call uses this executable
+    /// meanwhile.
+    fn attach_groups(&mut self, groups: Groups) -> Result<(), PluginError> {
+        let _ = groups;
+        Err(PluginError::unsupported("this backend runs no collectives"))
     }
 
     /// Whether calls still read constant `index`, in the order of the last binding, where it lies on a device: the host frees

@@ -172,6 +172,7 @@
 
 mod artifact;
 mod backend;
+mod collectives;
 mod describe;
 mod error;
 mod host;
@@ -184,6 +185,7 @@ mod thunk;
 
 pub use artifact::Artifact;
 pub use backend::{Backend, Executable, MemoryEstimate, Refusal, Signature, Stream};
+pub use collectives::{BlockExchange, CollectiveEngine, Communicator, Groups, World};
 pub use describe::{Description, DeviceInfo};
 pub use error::{ErrorKind, PluginError};
 pub use host::{Host, LogLevel};
@@ -192,7 +194,7 @@ pub use options::{OptionKind, OptionSpec, Options};
 pub use owned::{OwnedTensor, UninitTensor};
 pub use program::{CompileRequest, ProgramBytes};
 pub use tensor::{Constants, Element, TensorView};
-pub use thunk::entry;
+pub use thunk::{engine_table, entry};
 
 /// Half-precision element types.
 pub use half::{bf16, f16};

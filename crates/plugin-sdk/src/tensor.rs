@@ -306,6 +306,12 @@ pub(crate) fn check_element<T: Element>(dtype: DType) -> Result<(), PluginError>
     Err(PluginError::invalid(format!("a tensor of {dtype} is read as `{}`", std::any::type_name::<T>())))
 }
 
+/// The type in DLPack's terms.
+pub(crate) fn dl_type(dtype: DType) -> DLDataType {
+    let (code, bits) = dtype.dlpack();
+    DLDataType { code, bits, lanes: 1 }
+}
+
 pub(crate) fn dtype_of(t: DLDataType) -> Result<DType, PluginError> {
     DType::from_dlpack(t.code, t.bits).filter(|_| t.lanes == 1).ok_or_else(|| {
         PluginError::unsupported(format!(

@@ -5,7 +5,8 @@ use kernel_ir::ScalarOp;
 use smallvec::SmallVec;
 
 use crate::{
-    BatchRule, Builder, Call, ComplexRule, Lower, MetaCx, OpError, RefCall, RefOut, Samples, Tolerance,
+    BatchRule, Builder, Call, ComplexRule, Lower, MetaCx, OpError, RefCall, RefOut, Samples, ShardRule,
+    Tolerance,
 };
 
 /// The entry of an operator: everything that is known of it.
@@ -117,6 +118,8 @@ pub enum Kind {
         complex: ComplexRule,
         /// Its batching rule, for operands with one more dimension in front, for `vmap`.
         batch: BatchRule,
+        /// Its sharding rule: how a mesh of devices shares it.
+        shard: ShardRule,
         /// Its reference implementation.
         reference: Reference,
     },

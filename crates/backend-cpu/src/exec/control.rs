@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use ir_core::EntityId;
-use kernel_ir::runtime::{Exec, Node, Number, Sizes};
+use kernel_ir::runtime::{Exchanges, Exec, Node, Number, Sizes};
 use kernel_ir::{BufId, Program};
 use plugin_sdk::dlpack::DL_CPU;
 use plugin_sdk::{DeviceId, step_ran, steps_wanted};
@@ -49,6 +49,8 @@ pub(super) struct Running<'a> {
     pub(super) copied: &'a [usize],
     /// Inputs, by number, whose memory a step that has begun stores to.
     pub(super) begun: Vec<usize>,
+    /// Dropped with the call, before its memory is given to another one.
+    pub(super) exchanges: Exchanges<'a>,
 }
 
 impl Running<'_> {
@@ -97,6 +99,12 @@ impl Exec for Running<'_> {
             if !self.begun.contains(&input) {
                 self.begun.push(input);
             }
+        }
+        if let Op::Exchange(exchange) = op {
+            let Running { buffers, sizes, exchanges, .. } = self;
+            // SAFETY: every buffer of the call has memory as large as its sizes require until the call ends, which drops the
+            // exchanges first.
+            return Ok(unsafe { exchange.run(&|root| buffers.0[root], sizes, exchanges) }?);
         }
         self.operation(&step.name, op)?;
         self.fault.get().map_or(Ok(()), |found| Err(self.out_of_bounds(&step.name, found)))

@@ -28,6 +28,9 @@ pub enum ExecError {
         /// Why.
         source: MicroError,
     },
+    /// An exchange between ranks did not take place.
+    #[error(transparent)]
+    Exchange(#[from] kernel_ir::runtime::ExchangeError),
     /// No memory plan.
     #[error(transparent)]
     Plan(#[from] PlanError),

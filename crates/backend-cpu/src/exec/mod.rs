@@ -25,7 +25,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ir_core::EntityId;
-use kernel_ir::runtime::{Binder, Dynamic, Exec, Machine, Node, Sizes};
+use kernel_ir::runtime::{Binder, Collectives, Dynamic, Exchanges, Exec, Machine, Node, Sizes};
 use kernel_ir::{Buffer, Program, Storage};
 use plugin_sdk::dlpack::{DL_CPU, DL_CUDA_HOST};
 use plugin_sdk::{DeviceId, OwnedTensor, TensorView};
@@ -77,6 +77,8 @@ enum Op {
     Staged(Box<staged::StagedOp>, usize),
     Sort(sort::SortOp),
     Linalg(::linalg::host::MatrixRoutine),
+    /// Run by the call itself, which holds the exchanges in progress.
+    Exchange(kernel_ir::runtime::ExchangeStep),
     /// One step that is executed as several.
     Several(Vec<PlannedStep>),
 }
@@ -128,6 +130,8 @@ pub struct Compiled {
     forks: usize,
     persistent_bytes: u64,
     keeping: Option<bind_cache::BindCache>,
+    /// What performs the program's exchanges.
+    groups: Option<plugin_sdk::Groups>,
 }
 
 impl Compiled {
@@ -188,6 +192,7 @@ impl Compiled {
             forks: forked::forks(),
             persistent_bytes: 0,
             keeping: None,
+            groups: None,
             program,
         })
     }
@@ -203,6 +208,10 @@ impl Compiled {
     /// Caches the results of binding large constants in files of this folder; `program` are the program's bytes.
     pub(crate) fn keep_weights_in(&mut self, folder: std::path::PathBuf, program: &[u8]) {
         self.keeping = Some(bind_cache::BindCache { folder, program: bind_cache::one(program) });
+    }
+    /// Gives the groups of the program's exchanges.
+    pub(crate) fn attach(&mut self, groups: plugin_sdk::Groups) {
+        self.groups = Some(groups);
     }
     /// Bytes of machine code.
     pub fn code_bytes(&self) -> usize {
@@ -379,7 +388,10 @@ impl Compiled {
         buffers.0.resize(count, clif::ZEROS.address() as *mut u8);
         let (program, code) = (&self.program, &self.code);
         let (blocks, fault, begun) = (vec![None; count], Fault::default(), Vec::new());
-        let running = Running { program, code, packed, buffers, sizes, blocks, fault, copied, begun };
+        let engine = self.groups.as_ref().map(|g| g as &dyn Collectives);
+        let exchanges = Exchanges::new(engine);
+        let running =
+            Running { program, code, packed, buffers, sizes, blocks, fault, copied, begun, exchanges };
         Machine::new(running, &program.symbols, &self.dynamic)
     }
 
@@ -531,6 +543,8 @@ fn run(op: &Op, call: &Call<'_>, all: &[Option<Packed>]) -> Result<(), ExecError
         Op::Staged(s, slot) => s.run(call, packed(slot)),
         Op::Sort(s) => s.run(call),
         Op::Linalg(l) => linalg::run(l, call),
+        // `Running::run` runs it; no operation contains another one that is an exchange.
+        Op::Exchange(_) => Err(ExecError::Malformed("an exchange within another step".into())),
     }
 }
 

@@ -3,7 +3,7 @@
 
 use ::linalg::host::MatrixRoutine;
 use ir_core::{DType, Shape, SymExpr};
-use kernel_ir::runtime::{Node, Plan, control};
+use kernel_ir::runtime::{ExchangeStep, Node, Plan, control};
 use kernel_ir::{Attention, Conv, Epilogue, ExternOp, LoopKernel, Matmul, Program, Step, plain_steps};
 
 use super::attention_backward::AttentionBackwardOp;
@@ -66,6 +66,11 @@ fn prepare(program: &mut Program, step: &Step, jobs: &mut Jobs) -> Result<Op, Ex
                 Ok(Op::AttentionBackward(Box::new(AttentionBackwardOp::new(program, e, causal, scale)?)))
             }
             ExternOp::Linalg { op, complex } => Ok(Op::Linalg(MatrixRoutine::new(program, e, op, complex)?)),
+            ExternOp::Collective(_) | ExternOp::Wait => {
+                let step = ExchangeStep::new(program, e)?;
+                let other = || ExecError::Malformed(format!("`{}` is no exchange", e.name));
+                Ok(Op::Exchange(step.ok_or_else(other)?))
+            }
         },
         Step::Together(t) => together(program, &t.steps, jobs).map(Op::Several),
         Step::Bind(_) | Step::Assert(_) | Step::Cond(_) | Step::For(_) | Step::While(_) => {

@@ -12,6 +12,7 @@ use ferroflux::train::{Differentiated, TangentInfo, TrainOptions, TrainStep};
 use ferroflux::{Compiled, Input, Options, Tensor, Value, list_backends};
 use serde::Serialize;
 
+use crate::mesh::{MeshArgs, Rank};
 use crate::model::Model;
 use crate::options::{AutocastArgs, BackendArgs, Global};
 use crate::prepared::GivenArgs;
@@ -53,6 +54,8 @@ pub(crate) struct Args {
     profile: bool,
     #[command(flatten)]
     backend: BackendArgs,
+    #[command(flatten)]
+    mesh: MeshArgs,
     #[command(flatten)]
     autocast: AutocastArgs,
     /// Prints one JSON object per model instead of text.
@@ -109,8 +112,12 @@ pub(crate) fn run(args: &Args, global: &Global, out: &mut dyn Write) -> Result<(
         writeln!(out, "{model:<32}{}", rest.map(|t| format!("{t:>13}")).concat())?;
     }
     for path in &args.models {
-        match measure(path, args, global) {
-            Ok(measured) => print(&measured, args.json, out)?,
+        let measured = args.mesh.on_ranks(out, &|rank, out| {
+            let measured = measure(path, args, (global, rank))?;
+            print(&measured, args.json, out)
+        });
+        match measured {
+            Ok(()) => {}
             // The other models are measured nevertheless.
             Err(error) if args.models.len() > 1 => {
                 report::print(&error);
@@ -129,10 +136,10 @@ pub(crate) fn run(args: &Args, global: &Global, out: &mut dyn Write) -> Result<(
     }
 }
 
-fn measure(path: &Path, args: &Args, global: &Global) -> Result<Measured> {
+fn measure(path: &Path, args: &Args, (global, rank): (&Global, Rank<'_>)) -> Result<Measured> {
     reset_peak();
     let mut model = Model::open(path)?;
-    let mut options = args.autocast.on(args.backend.options(global));
+    let mut options = args.mesh.options(args.autocast.on(args.backend.options(global)), rank)?;
     if args.profile {
         options = options.backend_option("profile", PROFILED.to_string());
     }
@@ -153,7 +160,7 @@ fn measure(path: &Path, args: &Args, global: &Global) -> Result<Measured> {
     let (mut times, allocations) = {
         let _progress = Progress::start(format!("{}: measuring", model.name));
         let given = (&placed[..], &inputs[..]);
-        time(&mut compiled, given, args, options.backend_name()).with_context(|| what("run"))?
+        time(&mut compiled, given, args, (options.backend_name(), rank)).with_context(|| what("run"))?
     };
     times.sort_unstable();
     let ms = |t: Duration| show::rounded(show::millis(t), 4);
@@ -292,7 +299,7 @@ fn time(
     work: &mut Work,
     (placed, inputs): (&[Input], &[Input]),
     args: &Args,
-    backend: &str,
+    (backend, rank): (&str, Rank<'_>),
 ) -> Result<(Vec<Duration>, Option<u64>), ferroflux::Error> {
     // Calls that are measured step by step, and those in which a graph is recorded.
     for _ in 0..if args.profile { PROFILED + 1 } else { 3 } {
@@ -300,7 +307,16 @@ fn time(
     }
     let requested = device(backend, "memory_allocations");
     let (mut times, begin) = (Vec::new(), Instant::now());
-    while times.len() < RUNS || begin.elapsed().as_secs_f64() < args.seconds {
+    loop {
+        let more = times.len() < RUNS || begin.elapsed().as_secs_f64() < args.seconds;
+        // All ranks make as many calls as the first one.
+        let more = match rank {
+            Some(member) => member.all_gather(&[u8::from(more)])?[0] == [1],
+            None => more,
+        };
+        if !more {
+            break;
+        }
         let start = Instant::now();
         work.timed(placed, inputs)?;
         times.push(start.elapsed());

@@ -1,6 +1,7 @@
 //! `ferroflux explain`: operators, fused kernels and memory of a model; and everything in it that is not supported.
 
 mod memory;
+mod mesh;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -11,6 +12,7 @@ use ferroflux::train::TrainOptions;
 use ferroflux::{Error, Explanation, InputInfo, KernelInfo, Program, Unsupported};
 use serde_json::{Value, json};
 
+use crate::mesh::MeshArgs;
 use crate::model::Model;
 use crate::progress::Progress;
 use crate::report::advised;
@@ -29,6 +31,8 @@ pub(crate) struct Args {
     /// Lists the temporaries that are alive where most memory is needed.
     #[arg(long)]
     memory: bool,
+    #[command(flatten)]
+    mesh: MeshArgs,
     /// Prints one JSON object instead of text.
     #[arg(long)]
     json: bool,
@@ -38,6 +42,9 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
     let model = Model::open(&args.model)?;
     let _progress = Progress::start(format!("{}: compiling", model.name));
+    if args.mesh.mesh.is_some() {
+        return mesh::run(&args.mesh, &model, args.json, out);
+    }
     let program = &model.program;
     let kernels = match args.train {
         true => program.step_kernels(&TrainOptions::new(Optimizer::Sgd(Sgd::default()))),

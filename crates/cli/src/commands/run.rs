@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::compare::{self, Accuracy, Agreement, ToleranceArgs};
 use crate::inputs::{self, SetArgs};
+use crate::mesh::{MeshArgs, Rank, is_first};
 use crate::model::{self, Model};
 use crate::options::{AutocastArgs, BackendArgs, Global, WeightArgs};
 use crate::progress::Progress;
@@ -50,6 +51,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     backend: BackendArgs,
     #[command(flatten)]
+    mesh: MeshArgs,
+    #[command(flatten)]
     autocast: AutocastArgs,
     /// Prints one JSON object instead of text.
     #[arg(long)]
@@ -72,6 +75,10 @@ struct Outcome {
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &Args, global: &Global, out: &mut dyn Write) -> Result<()> {
+    args.mesh.on_ranks(out, &|rank, out| as_rank(args, global, rank, out))
+}
+
+fn as_rank(args: &Args, global: &Global, rank: Rank<'_>, out: &mut dyn Write) -> Result<()> {
     if let Some(path) = &args.outputs {
         files::check_writable(path)?;
     }
@@ -82,8 +89,9 @@ pub(crate) fn run(args: &Args, global: &Global, out: &mut dyn Write) -> Result<(
     let expected = args.expect.as_deref().map(model::tensors).transpose()?;
     let infos = model.program.inputs();
     let inputs = inputs::from_file(&infos, &given, &args.prefix, &args.set.of(&infos)?)?;
-    let (outputs, times) = execute(&model, &args.autocast.on(args.backend.options(global)), &inputs)?;
-    if let Some(path) = &args.outputs {
+    let options = args.mesh.options(args.autocast.on(args.backend.options(global)), rank)?;
+    let (outputs, times) = execute(&model, &options, &inputs)?;
+    if let Some(path) = args.outputs.as_ref().filter(|_| is_first(rank)) {
         write_outputs(path, &outputs)?;
     }
     let accuracy =

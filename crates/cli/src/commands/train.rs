@@ -14,6 +14,7 @@ use serde_json::json;
 
 use crate::compare::Accuracy;
 use crate::inputs::{Set, SetArgs};
+use crate::mesh::{MeshArgs, Rank, is_first};
 use crate::model::{self, Model};
 use crate::options::{BackendArgs, Global, WeightArgs};
 use crate::progress::Progress;
@@ -82,6 +83,8 @@ pub(crate) struct Args {
     weights: WeightArgs,
     #[command(flatten)]
     backend: BackendArgs,
+    #[command(flatten)]
+    mesh: MeshArgs,
     /// Prints one JSON object instead of text.
     #[arg(long)]
     json: bool,
@@ -143,6 +146,10 @@ struct Run {
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &Args, global: &Global, out: &mut dyn Write) -> Result<()> {
+    args.mesh.on_ranks(out, &|rank, out| as_rank(args, global, rank, out))
+}
+
+fn as_rank(args: &Args, global: &Global, rank: Rank<'_>, out: &mut dyn Write) -> Result<()> {
     for path in args.out.iter().chain(&args.plot) {
         files::check_writable(path)?;
     }
@@ -155,20 +162,23 @@ pub(crate) fn run(args: &Args, global: &Global, out: &mut dyn Write) -> Result<(
     let judge = args.evaluation.eval.as_deref().map(Model::open).transpose()?.map(|m| m.program);
     let infos = [model.program.inputs(), judge.as_ref().map_or(Vec::new(), Program::inputs)];
     let set = args.set.of_several(&[&infos[0], &infos[1]])?;
-    let mut run = prepare(args, global, &model, &file, &set)?;
+    let mut run = prepare(args, (global, rank), &model, &file, &set)?;
     if args.resume {
         resume(args, &mut run)?;
     }
     let begin = (run.losses.len(), Instant::now());
-    let finished = train(args, &mut run)?;
+    let finished = train(args, &mut run, rank)?;
     let seconds = begin.1.elapsed().as_secs_f64();
     let samples = ((run.losses.len() - begin.0) * run.data.batch) as f64;
     if let Some(path) = &args.out {
+        // Every rank has a part of them.
         let weights = SafetensorsFile { tensors: run.step.weights()?, ..SafetensorsFile::default() };
-        weights.write(path).with_context(|| format!("cannot write {}", path.display()))?;
+        if is_first(rank) {
+            weights.write(path).with_context(|| format!("cannot write {}", path.display()))?;
+        }
     }
     let plot = args.plot.clone().or_else(|| Some(args.checkpoint.as_ref()?.join("loss.svg")));
-    if let Some(path) = &plot {
+    if let Some(path) = plot.as_ref().filter(|_| is_first(rank)) {
         files::write(path, plot::losses(&model.name, &run.losses).as_bytes())?;
     }
     let accuracy = if finished { evaluated(args, global, &run, judge, (&file, &set))? } else { None };
@@ -185,7 +195,7 @@ pub(crate) fn run(args: &Args, global: &Global, out: &mut dyn Write) -> Result<(
 
 fn prepare(
     args: &Args,
-    global: &Global,
+    (global, rank): (&Global, Rank<'_>),
     model: &Model,
     file: &SafetensorsFile,
     set: &Set<'_>,
@@ -196,7 +206,7 @@ fn prepare(
     let rates = schedule::parse(&args.rate.schedule, total, args.rate.warmup)?;
     let train = args.what.options()?;
     args.rate.check()?;
-    let options = args.backend.options(global).seed(args.seed);
+    let options = args.mesh.options(args.backend.options(global).seed(args.seed), rank)?;
     let start = Instant::now();
     let step = {
         let _progress = Progress::start(format!("{}: compiling", model.name));
@@ -244,7 +254,7 @@ fn resume(args: &Args, run: &mut Run) -> Result<()> {
     Ok(())
 }
 
-fn write_checkpoint(args: &Args, run: &Run) -> Result<Option<PathBuf>> {
+fn write_checkpoint(args: &Args, run: &Run, rank: Rank<'_>) -> Result<Option<PathBuf>> {
     let Some(folder) = &args.checkpoint else { return Ok(None) };
     let mut settings = run.settings.clone();
     if let Rates::Plateau(plateau) = &run.rates {
@@ -252,12 +262,16 @@ fn write_checkpoint(args: &Args, run: &Run) -> Result<Option<PathBuf>> {
         let memory = plateau.memory().map(|x| if x.is_finite() { x } else { f64::MAX });
         settings.insert("plateau".into(), serde_json::to_string(&memory)?);
     }
+    // Every rank has a part of the state: all gather it, and the first one writes.
     let checkpoint = Checkpoint { snapshot: run.step.snapshot()?, losses: run.losses.clone(), settings };
+    if !is_first(rank) {
+        return Ok(None);
+    }
     checkpoint.write(folder, args.keep).map(Some)
 }
 
 /// Trains to the end or until Ctrl-C; returns whether it reached the end.
-fn train(args: &Args, run: &mut Run) -> Result<bool> {
+fn train(args: &Args, run: &mut Run, rank: Rank<'_>) -> Result<bool> {
     static STOP: AtomicBool = AtomicBool::new(false);
     // The second Ctrl-C does not wait for the step. If no handler can be set, Ctrl-C ends the process at once.
     let _ = ctrlc::set_handler(|| {
@@ -284,10 +298,10 @@ fn train(args: &Args, run: &mut Run) -> Result<bool> {
             plateau.look(losses.iter().sum::<f64>() / epoch as f64);
         }
         if done.is_multiple_of(every) && done < run.total {
-            write_checkpoint(args, run)?;
+            write_checkpoint(args, run, rank)?;
         }
     }
-    if let Some(path) = write_checkpoint(args, run)? {
+    if let Some(path) = write_checkpoint(args, run, rank)? {
         display.say(&format!("checkpoint {}", path.display()));
     }
     Ok(run.losses.len() as u64 >= run.total)

@@ -5,6 +5,7 @@ mod bounds;
 mod constants;
 mod control;
 mod errors;
+mod exchanges;
 mod graphs;
 mod handshake;
 mod indices;
@@ -141,6 +142,11 @@ pub const CHECKS: &[Check] = &[
         "together",
         "steps that may run at once: several shapes, temporaries, many members",
         together::together,
+    ),
+    check(
+        "exchanges",
+        "for plugins with collectives: engines join and exchange, programs exchange over groups",
+        exchanges::exchanges,
     ),
     check("graphs", "for plugins that take fx graphs: every prim of the operator table", graphs::graphs),
     check("constants", "constants are bound by name, all or none, and again", constants::constants),

@@ -14,6 +14,7 @@ use super::wiring::{Sink, Source, State, initial, replace};
 use crate::cache::{Caller, Form, Lookup, Stage, get_or_compile};
 use crate::code::{Code, CompiledCode, Optimized};
 use crate::inputs::{Arguments, Input, InputInfo};
+use crate::mesh::{MeshOptions, Part, Parts, Sharded};
 use crate::optim::Optimizer;
 use crate::pipeline::{self, Cx, KernelOptions};
 use crate::seeds::{fresh_base, seed_of};
@@ -145,6 +146,7 @@ pub struct TrainStep {
     options: TrainOptions,
     state: State,
     progress: Progress,
+    parts: Parts,
 }
 
 /// The state of training.
@@ -194,12 +196,13 @@ impl Program {
             return whole.train_step(train, options);
         }
         train.optimizer.check().map_err(Error::Optimizer)?;
-        let CompiledStep { plan, code, kernels, from_cache, guards } = self.made_step(train, options)?;
+        let CompiledStep { plan, code, kernels, from_cache, guards, parts } =
+            self.made_step(train, options)?;
         let _span = tracing::info_span!("state").entered();
         let mut state = State::new();
         // Converting weights takes the host longer than a device takes to read them.
         let laid_out = initial(self, &plan.own)?.into_par_iter().map(|(name, tensor)| {
-            let tensor = plan.layouts.laid_out(&name, tensor)?;
+            let tensor = plan.layouts.laid_out(&name, parts.cut(&name, &tensor)?)?;
             Ok((name, tensor))
         });
         for (name, tensor) in laid_out.collect::<Result<Vec<_>, Error>>()? {
@@ -219,6 +222,7 @@ impl Program {
             kernels,
             from_cache,
             state,
+            parts,
             progress: Progress { updates: 0, calls: 0, seed, scaler: train.scaler.clone() },
             options: train.clone(),
         })
@@ -231,9 +235,14 @@ impl Program {
         let backend = crate::registry().load(&options.backend)?;
         let cx = mixed(Some((&backend, options)), train.autocast)?;
         if graph_plugin::takes_graphs(&backend) {
+            options.refuse_mesh("a backend that takes whole graphs")?;
             let planned = StepPlan::make(self, train, &cx)?;
             let CompiledCode { code, kernels, guards } = Code::of_prims(planned.graph, &weight, options)?;
-            return Ok(CompiledStep { plan: planned.plan, code, kernels, from_cache: false, guards });
+            let (plan, parts) = (planned.plan, Parts::default());
+            return Ok(CompiledStep { plan, code, kernels, from_cache: false, guards, parts });
+        }
+        if let Some(mesh) = &options.mesh {
+            return self.step_of_rank(train, &backend, options, mesh);
         }
         let lookup = self.step_lookup(train, channels_last, &backend, options);
         let (form, executable, from_cache) = get_or_compile(lookup.as_ref(), || {
@@ -258,7 +267,42 @@ impl Program {
             code: &code,
             prims: &|| Ok(self.optimized_step(train, channels_last, &Cx::training()?)?.1.graph),
         });
-        Ok(CompiledStep { plan, code, guards: kernels.guards.clone(), kernels: Some(kernels), from_cache })
+        let guards = kernels.guards.clone();
+        Ok(CompiledStep { plan, code, guards, kernels: Some(kernels), from_cache, parts: Parts::default() })
+    }
+
+    /// The code of a step for a rank of a mesh.
+    fn step_of_rank(
+        &self,
+        train: &TrainOptions,
+        backend: &LoadedBackend,
+        options: &Options,
+        mesh: &MeshOptions,
+    ) -> Result<CompiledStep, Error> {
+        let cx = mixed(Some((backend, options)), train.autocast)?;
+        let forward = super::graphs::forward(self, train.loss, &cx)?;
+        let (mut plan, whole, _) = self.optimized_step(train, false, &cx)?;
+        let Sharded { graph, parts } = mesh.shard(&whole.graph, &forward)?;
+        for slot in &mut plan.slots {
+            slot.sizes = parts.sizes(&slot.name, &slot.sizes);
+        }
+        let optimized = Optimized { graph, complex: whole.complex };
+        let wanted = KernelOptions { in_place: true, ..KernelOptions::of_optimized(&optimized.graph) };
+        let (kernels, mut executable) = optimized.compile(backend, options, &wanted, (None, &cx))?;
+        mesh.attach(&mut executable, &kernels.program)?;
+        let weight = |name: &str| match self.weight_value(name, None)? {
+            Some(whole) => parts.cut_value(name, whole).map(Some),
+            None => Ok(None),
+        };
+        let form = Form { kernels, complex: optimized.complex, caller: Caller::Step(plan) };
+        let mut code = Code::bound(&form, executable, backend, &weight)?;
+        code.take_turns(Some(mesh));
+        let Caller::Step(plan) = form.caller else {
+            return Err(Error::Internal("a compiled training step without its inputs and outputs".into()));
+        };
+        let kernels = form.kernels.program;
+        let guards = kernels.guards.clone();
+        Ok(CompiledStep { plan, code, guards, kernels: Some(kernels), from_cache: false, parts })
     }
 
     /// A step after the last stage, and how it is lowered.
@@ -314,6 +358,8 @@ struct CompiledStep {
     kernels: Option<kernel_ir::Program>,
     from_cache: bool,
     guards: Vec<Guard>,
+    /// The parts of the state that a rank of a mesh has.
+    parts: Parts,
 }
 
 impl TrainStep {
@@ -466,16 +512,22 @@ impl TrainStep {
             None => self.program.weight(name).cloned(),
         }
     }
+    /// The part of a parameter, buffer or tensor of the optimizer that this rank of a mesh has; `None` where it has the whole.
+    pub fn part(&self, name: &str) -> Option<&Part> {
+        self.parts.get(name)
+    }
     fn fetch(&self, name: &str, value: &Value) -> Result<Tensor, Error> {
         let dtype = self.program.weight(name).map_or(value.dtype(), Tensor::dtype);
-        self.plan.layouts.restored(name, self.code.fetch(value, dtype)?)
+        let own = self.plan.layouts.restored(name, self.code.fetch(value, dtype)?)?;
+        self.parts.gather(name, own)
     }
     /// Replaces a trained parameter or written buffer.
     ///
     /// # Errors
     /// A name that is neither, and a tensor of another dtype or size.
     pub fn set(&mut self, name: &str, tensor: Tensor) -> Result<(), Error> {
-        replace(&mut self.state, name, &tensor, &self.code)
+        let own = self.parts.cut(name, &tensor)?;
+        replace(&mut self.state, name, &own, &self.code)
     }
     /// All current parameters and persistent buffers of the program, by name.
     ///
@@ -496,7 +548,8 @@ impl TrainStep {
         Ok(weights)
     }
 
-    /// A snapshot to continue training from. Later steps do not change it.
+    /// A snapshot to continue training from, on any mesh or on none. Later steps do not change it. On a mesh every rank calls it,
+    /// as [`weights`](Self::weights) and [`get`](Self::get): the parts of all are gathered.
     ///
     /// # Errors
     /// An error of the device.
@@ -526,7 +579,7 @@ impl TrainStep {
             return Err(Error::Snapshot(format!("it has no `{name}`: it is of another model or optimizer")));
         }
         for (name, tensor) in &snapshot.tensors {
-            replace(&mut state, name, tensor, &self.code)?;
+            replace(&mut state, name, &self.parts.cut(name, tensor)?, &self.code)?;
         }
         let mut progress = self.progress.clone();
         progress.updates = number(snapshot, "updates")?;

@@ -19,6 +19,7 @@ mod in_place;
 mod index_operators;
 mod indices;
 mod layers;
+mod mesh;
 mod minify;
 mod modules;
 mod numbers;

@@ -1,17 +1,21 @@
 //! What every executor of programs needs next to its kernels: [`Binder`] finds the values of the size symbols from the
 //! arguments of a call, [`Sizes`] holds them, [`Dynamic`] states which buffers are allocated after a step binds a size, and
-//! [`Machine`] walks over control flow. Not here: kernels, memory and devices, which implement the trait [`Exec`].
+//! [`Machine`] walks over control flow. [`ExchangeStep`] runs collectives by an engine ([`Collectives`]). Not here: kernels, memory and devices, which implement the trait [`Exec`].
 //!
 //! The oracle (`interp`) has a walk of its own, so that a mistake in this one shows.
 
 mod binder;
 mod dynamic;
+mod exchange;
 mod machine;
 mod planned;
 mod sizes;
 
 pub use binder::{Binder, Equation, Mismatch, SizeSource};
 pub use dynamic::Dynamic;
+pub use exchange::{
+    Collectives, Exchange, ExchangeError, ExchangeStep, Exchanges, Ticket, combine_into, divide,
+};
 pub use machine::{Exec, Machine};
 pub use planned::{Node, Number, Plan, PlannedStep, control};
 pub use sizes::Sizes;

@@ -8,8 +8,8 @@ use ir_core::{Guard, Origin};
 
 use super::words::offset;
 use crate::{
-    Attention, Buffer, Conv, Epilogue, ExternCall, ExternOp, IR_MAJOR, IR_MINOR, Inst, InstKind, LoopKernel,
-    Matmul, Operand, Program, ReduceOp, Step, Storage, StoreMode,
+    Attention, Buffer, CollectiveOp, Conv, Epilogue, ExternCall, ExternOp, IR_MAJOR, IR_MINOR, Inst,
+    InstKind, LoopKernel, Matmul, Operand, Program, ReduceOp, Step, Storage, StoreMode,
 };
 
 /// ` from "a", "b"`, nothing where there is no origin.
@@ -242,6 +242,22 @@ impl fmt::Display for ExternCall {
                 let words = op.words().join(" ");
                 writeln!(f, "extern {} {words}{complex}{}", quote(&self.name), from(&self.origins))?;
             }
+            ExternOp::Collective(c) => {
+                let (group, started) = (quote(&c.group), if c.asynchronous { " started" } else { "" });
+                let words = match c.op {
+                    CollectiveOp::AllReduce(how) | CollectiveOp::ReduceScatter(how) => {
+                        format!(" {}", how.name())
+                    }
+                    CollectiveOp::AllGather | CollectiveOp::AllToAll => String::new(),
+                    CollectiveOp::Broadcast { root } => format!(" from_rank {root}"),
+                    CollectiveOp::Shift { by, wraps } => {
+                        format!(" by {by}{}", if wraps { " wraps" } else { "" })
+                    }
+                };
+                let (name, op) = (quote(&self.name), c.op.name());
+                writeln!(f, "extern {name} {op}{words} group {group}{started}{}", from(&self.origins))?;
+            }
+            ExternOp::Wait => writeln!(f, "extern {} wait{}", quote(&self.name), from(&self.origins))?,
         }
         self.inputs.iter().try_for_each(|o| writeln!(f, "  in {o}"))?;
         self.outputs.iter().try_for_each(|o| writeln!(f, "  out {o}"))

@@ -6,8 +6,8 @@ use ir_core::{DType, Scalar};
 use super::control;
 use super::parse::{Result, buf, dtype, expr, operand, shape};
 use crate::{
-    AccDecl, AccId, Attention, Conv, Epilogue, ExternCall, ExternOp, Inst, InstKind, LinalgOp, LoopKernel,
-    Matmul, ReduceOp, ScalarOp, Stage, Step, StoreMode, Val,
+    AccDecl, AccId, Attention, Collective, CollectiveOp, Combine, Conv, Epilogue, ExternCall, ExternOp, Inst,
+    InstKind, LinalgOp, LoopKernel, Matmul, ReduceOp, ScalarOp, Stage, Step, StoreMode, Val,
 };
 
 /// A kernel or a statement of control flow, if one is next; `depth` lists of steps are open around it.
@@ -142,6 +142,19 @@ fn extern_call(c: &mut Cursor<'_>) -> Result<ExternCall> {
             let scale = c.float()?;
             ExternOp::AttentionBackward { causal: c.eat_word("causal"), scale }
         }
+        "wait" => ExternOp::Wait,
+        "all_reduce" => collective(c, |c| Ok(CollectiveOp::AllReduce(combine(c)?)))?,
+        "all_gather" => collective(c, |_| Ok(CollectiveOp::AllGather))?,
+        "reduce_scatter" => collective(c, |c| Ok(CollectiveOp::ReduceScatter(combine(c)?)))?,
+        "all_to_all" => collective(c, |_| Ok(CollectiveOp::AllToAll))?,
+        "broadcast" => collective(c, |c| {
+            c.expect_word("from_rank")?;
+            Ok(CollectiveOp::Broadcast { root: c.number("the rank")? })
+        })?,
+        "shift" => collective(c, |c| {
+            c.expect_word("by")?;
+            Ok(CollectiveOp::Shift { by: c.number("the distance")?, wraps: c.eat_word("wraps") })
+        })?,
         word => match LinalgOp::from_name(word, |option| c.eat_word(option)) {
             Some(op) => ExternOp::Linalg { op, complex: c.eat_word("complex") },
             None => return Err(c.expected_at(mark, "a routine such as `sort` or `solve`")),
@@ -156,6 +169,22 @@ fn extern_call(c: &mut Cursor<'_>) -> Result<ExternCall> {
         outputs.push(operand(c)?);
     }
     Ok(ExternCall { name, origins, op, inputs, outputs })
+}
+
+/// ` sum group "dp" started`: parameters, the group, whether a later step waits.
+fn collective(
+    c: &mut Cursor<'_>,
+    op: impl FnOnce(&mut Cursor<'_>) -> Result<CollectiveOp>,
+) -> Result<ExternOp> {
+    let op = op(c)?;
+    c.expect_word("group")?;
+    let group = c.quoted("the group's name")?;
+    Ok(ExternOp::Collective(Collective { op, group, asynchronous: c.eat_word("started") }))
+}
+
+fn combine(c: &mut Cursor<'_>) -> Result<Combine> {
+    let mark = c.mark();
+    Combine::from_name(c.word()).ok_or_else(|| c.expected_at(mark, "a combination such as `sum`"))
 }
 
 /// ` dim 0 descending`

@@ -4,10 +4,11 @@
 #![allow(clippy::unwrap_used)]
 
 use plugin_abi::{
-    DLManagedTensorVersioned, DLTensor, FfxArtifact, FfxCompileRequest, FfxDescription, FfxDeviceInfo,
-    FfxDeviceMemory, FfxError, FfxExecutableInfo, FfxHost, FfxInspection, FfxIrVersion, FfxListing,
-    FfxMemoryEstimate, FfxNameValue, FfxOptionSpec, FfxPlugin, FfxProgram, FfxRefusal, FfxStepRun, FfxStr,
-    FfxStreams, Table,
+    DLManagedTensorVersioned, DLTensor, FfxArtifact, FfxCollectivePrograms, FfxCollectives,
+    FfxCompileRequest, FfxDescription, FfxDeviceInfo, FfxDeviceMemory, FfxError, FfxExchange,
+    FfxExecutableInfo, FfxGroup, FfxHost, FfxInspection, FfxIrVersion, FfxListing, FfxMemoryEstimate,
+    FfxNameValue, FfxOptionSpec, FfxPlugin, FfxProgram, FfxRefusal, FfxStepRun, FfxStr, FfxStreams, FfxWorld,
+    Table,
 };
 use std::mem::{offset_of, size_of};
 
@@ -50,6 +51,16 @@ fn tables_have_their_golden_layout() {
         "FfxDeviceMemory 48: to_device@8+8 to_host@16+8 allocate@24+8 copy@32+8 release_constants@40+8",
     );
     check::<FfxStreams>("FfxStreams 32: create@8+8 synchronize@16+8 destroy@24+8");
+    check::<FfxWorld>("FfxWorld 48: rank@8+4 size@12+4 device@16+8 address@24+16 timeout_ms@40+8");
+    check::<FfxExchange>(
+        "FfxExchange 80: kind@8+4 combine@12+4 dtype@16+4 reserved@20+4 count@24+8 send@32+8 receive@40+8 parameter@48+8 \
+         stream@56+8 step@64+16",
+    );
+    check::<FfxCollectives>(
+        "FfxCollectives 64: ctx@8+8 join@16+8 split@24+8 start@32+8 wait@40+8 abort@48+8 leave@56+8",
+    );
+    check::<FfxGroup>("FfxGroup 48: name@8+16 engine@24+8 communicator@32+8 rank@40+4 size@44+4");
+    check::<FfxCollectivePrograms>("FfxCollectivePrograms 16: attach@8+8");
     check::<FfxInspection>("FfxInspection 24: listings@8+8 observe@16+8");
     check::<FfxListing>("FfxListing 56: step@8+16 language@24+16 text@40+16");
     check::<FfxStepRun>("FfxStepRun 64: device@8+8 program@16+16 step@32+16 ago@48+8 duration@56+8");
@@ -84,6 +95,11 @@ fn listed_fields_leave_no_gap() {
     dense::<FfxExecutableInfo>();
     dense::<FfxArtifact>();
     dense::<FfxDeviceMemory>();
+    dense::<FfxWorld>();
+    dense::<FfxExchange>();
+    dense::<FfxCollectives>();
+    dense::<FfxGroup>();
+    dense::<FfxCollectivePrograms>();
     dense::<FfxStreams>();
     dense::<FfxInspection>();
     dense::<FfxListing>();

@@ -2,9 +2,9 @@
 
 use std::any::TypeId;
 use std::ffi::c_void;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
-use plugin_abi::{FfxError, FfxHost, FfxPlugin, Head};
+use plugin_abi::{FfxCollectives, FfxError, FfxHost, FfxPlugin, Head};
 
 use super::description::CDescription;
 use super::guard::{catch, guard};
@@ -16,6 +16,14 @@ pub(crate) struct Instance<B> {
     pub(crate) backend: B,
     pub(crate) description: CDescription,
     table: FfxPlugin,
+    engine: OnceLock<Option<&'static FfxCollectives>>,
+}
+
+impl<B: Backend> Instance<B> {
+    /// The table of the backend's engine, made at the first request.
+    pub(crate) fn engine(&self) -> Option<&'static FfxCollectives> {
+        *self.engine.get_or_init(|| self.backend.collectives().map(super::collectives::engine_table))
+    }
 }
 
 /// Opened instances: a backend type may be entered again, by another registry of the same process.
@@ -56,7 +64,7 @@ unsafe fn open<B: Backend>(host: *const FfxHost) -> Result<*const FfxPlugin, Plu
     let instance = catch(|| {
         let backend = B::open(host)?;
         let description = CDescription::new(backend.describe());
-        Ok(Box::new(Instance { backend, description, table: table::<B>() }))
+        Ok(Box::new(Instance { backend, description, table: table::<B>(), engine: OnceLock::new() }))
     })?;
     let raw = Box::into_raw(instance);
     // SAFETY: the instance was just leaked, and nothing else knows its address yet; from here on it is only read.

@@ -3,8 +3,8 @@
 use std::ffi::c_void;
 
 use plugin_abi::{
-    DEVICE_MEMORY, DLDevice, DLManagedTensorVersioned, DLTensor, FfxDeviceMemory, FfxError, FfxStr,
-    FfxStreams, Head, INSPECTION, STREAMS,
+    COLLECTIVE_PROGRAMS, COLLECTIVES, DEVICE_MEMORY, DLDevice, DLManagedTensorVersioned, DLTensor,
+    FfxDeviceMemory, FfxError, FfxStr, FfxStreams, Head, INSPECTION, STREAMS,
 };
 
 use super::entry::instance;
@@ -25,6 +25,10 @@ pub(super) unsafe extern "C" fn get_extension<B: Backend>(ctx: *mut c_void, name
                 std::ptr::from_ref(super::inspection::TABLE).cast()
             }
             STREAMS if instance.backend.has_streams() => std::ptr::from_ref(streams::<B>()).cast(),
+            COLLECTIVES => instance.engine().map_or(std::ptr::null(), |t| std::ptr::from_ref(t).cast()),
+            COLLECTIVE_PROGRAMS if instance.backend.runs_collectives() => {
+                std::ptr::from_ref(super::collectives::programs()).cast()
+            }
             _ => std::ptr::null(),
         })
     });

@@ -5,10 +5,12 @@
 //! - [`description`]: a [`Description`](crate::Description) laid out as C structs.
 //! - [`request`]: arguments of the host, read and checked.
 //! - [`entry`]: one instance per backend type, and its table.
+//! - [`collectives`]: engines, and the groups of executables.
 //! - [`slots`]: the functions of that table; [`artifacts`], [`extensions`] and [`inspection`]: those for artifacts, and those
 //!   of extensions.
 
 mod artifacts;
+mod collectives;
 mod description;
 mod entry;
 mod extensions;
@@ -17,5 +19,6 @@ mod inspection;
 mod request;
 mod slots;
 
+pub use collectives::engine_table;
 pub use entry::entry;
 pub(crate) use guard::discard;

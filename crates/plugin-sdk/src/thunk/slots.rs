@@ -336,6 +336,19 @@ pub(super) unsafe fn cell<'a>(exe: *const FfxExecutable) -> Result<&'a Cell, Plu
     unsafe { exe.cast::<Cell>().as_ref() }.ok_or_else(|| PluginError::invalid("the executable is null"))
 }
 
+/// Changes an executable while no other call uses it.
+///
+/// # Safety
+/// As for [`cell`].
+pub(super) unsafe fn cell_mut(
+    exe: *const FfxExecutable,
+    body: impl FnOnce(&mut dyn Executable) -> Result<(), PluginError>,
+) -> Result<(), PluginError> {
+    // SAFETY: the caller's guarantee about the executable is passed on unchanged.
+    let cell = unsafe { cell(exe)? };
+    body(&mut *cell.state.write().map_err(|_| poisoned())?.executable)
+}
+
 /// Fills a struct of the caller as far as its `struct_size` covers whole fields; its head stays.
 ///
 /// # Safety

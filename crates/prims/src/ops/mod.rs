@@ -27,6 +27,7 @@ macro_rules! alias {
 mod batches;
 pub(crate) mod common;
 mod complex_numbers;
+mod distributed;
 mod gradients;
 mod indexing;
 mod matrices;
@@ -36,9 +37,11 @@ mod primitive;
 mod random;
 mod reductions;
 mod shapes;
+mod shardings;
 mod signals;
 
 pub use primitive::linalg_run::{LinalgRunError, run_linalg};
+pub(crate) use primitive::reduce::reduced_dims;
 pub use primitive::shape::reshape_index;
 
 /// Every family's entries.
@@ -55,6 +58,7 @@ pub const FAMILIES: &[&[OpDef]] = &[
     primitive::linalg::OPS,
     primitive::sort::OPS,
     primitive::special::OPS,
+    primitive::collective::OPS,
     // Composites.
     pointwise::activation::OPS,
     networks::attention::OPS,
@@ -130,4 +134,5 @@ pub const FAMILIES: &[&[OpDef]] = &[
     pointwise::gamma::OPS,
     pointwise::frexp::OPS,
     networks::attention_core::OPS,
+    distributed::functional::OPS,
 ];

@@ -5,9 +5,10 @@
 
 use ir_core::{DType, EntityId, Guard, Origin, Relation, Scalar, Shape, SymExpr, SymId};
 use kernel_ir::{
-    AccDecl, AccId, ArenaPlan, Attention, BufId, Buffer, Const, Conv, Epilogue, ExternCall, ExternOp,
-    Footprint, InputSpec, Inst, InstKind, LinalgOp, LoopKernel, Matmul, Operand, OutputSpec, Program,
-    ReduceOp, ScalarOp, Site, Stage, Step, Storage, StoreMode, Symbol, Together, Val, takes,
+    AccDecl, AccId, ArenaPlan, Attention, BufId, Buffer, Collective, CollectiveOp, Combine, Const, Conv,
+    Epilogue, ExternCall, ExternOp, Footprint, InputSpec, Inst, InstKind, LinalgOp, LoopKernel, Matmul,
+    Operand, OutputSpec, Program, ReduceOp, ScalarOp, Site, Stage, Step, Storage, StoreMode, Symbol,
+    Together, Val, takes,
 };
 
 /// A small generator (xorshift64*), so that a seed names a case for ever.
@@ -284,6 +285,7 @@ fn step(rng: &mut Rng, p: &Program) -> Step {
             let outputs = (0..3).map(|_| out(rng)).collect();
             Step::Extern(ExternCall { name: kernel, origins, op, inputs, outputs })
         }
+        3 if rng.below(4) == 0 => exchange(rng, p, kernel, origins),
         3 => {
             let rank = rng.below(4);
             let out = |rng: &mut Rng| Operand { buf: rng.pick(&writable(p)), ..operand(rng, p, rank) };
@@ -299,6 +301,33 @@ fn step(rng: &mut Rng, p: &Program) -> Step {
             Step::Extern(ExternCall { name: kernel, origins, op, inputs, outputs })
         }
         _ => Step::Loop(loop_kernel(rng, p, kernel, origins)),
+    }
+}
+
+/// An exchange of one element, between buffers of one dtype; a sort where there are none.
+fn exchange(rng: &mut Rng, p: &Program, kernel: String, origins: Vec<String>) -> Step {
+    let ops = [
+        CollectiveOp::AllReduce(rng.pick(&Combine::ALL)),
+        CollectiveOp::Broadcast { root: rng.below(9) as u32 },
+        CollectiveOp::Shift { by: rng.below(9) as i32 - 4, wraps: rng.flip() },
+    ];
+    let op = match rng.below(4) {
+        0 => ExternOp::Wait,
+        _ => ExternOp::Collective(Collective {
+            op: rng.pick(&ops),
+            group: name(rng),
+            asynchronous: rng.flip(),
+        }),
+    };
+    let input = operand(rng, p, 0);
+    let fits =
+        |b: &BufId| p.root(*b) != p.root(input.buf) && p.buffers[*b].dtype == p.buffers[input.buf].dtype;
+    match writable(p).into_iter().find(fits) {
+        Some(buf) => {
+            let outputs = vec![Operand { buf, ..operand(rng, p, 0) }];
+            Step::Extern(ExternCall { name: kernel, origins, op, inputs: vec![input], outputs })
+        }
+        None => Step::Loop(loop_kernel(rng, p, kernel, origins)),
     }
 }
 

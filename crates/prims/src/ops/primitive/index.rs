@@ -12,6 +12,8 @@ use tensor::Tensor;
 use crate::builder::tensor;
 use crate::ops::primitive::movement::pick;
 use crate::ops::shapes::shape::for_each_index;
+use crate::ops::shardings;
+use crate::shard_rule::{LocalArgs, Passes, ShardRule};
 use crate::{
     Autocast, BatchRule, Call, ComplexRule, Grad, Kind, LoopCx, Lower, MetaCx, OpDef, OpError, RefCall,
     RefOut, Reference, ScatterSpec, Tolerance,
@@ -30,6 +32,7 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
             lower: Lower::Loop(lower_gather),
             complex: ComplexRule::Parts,
             batch: BatchRule::Shift(&["dim"]),
+            shard: ShardRule::Ways(shardings::indexing::gather, LocalArgs::Same),
             reference: Reference::Fn(ref_gather),
         },
         grad: Grad::Rule(crate::ops::gradients::index::gather),
@@ -50,6 +53,7 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
             lower: Lower::Loop(lower_index),
             complex: ComplexRule::Parts,
             batch: BatchRule::Rule(crate::ops::batches::rules::index),
+            shard: ShardRule::Ways(shardings::indexing::index, LocalArgs::Same),
             reference: Reference::Fn(ref_index),
         },
         grad: Grad::Rule(crate::ops::gradients::index::index),
@@ -73,6 +77,7 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
             lower: Lower::Scatter { source: "src", rule: lower_scatter },
             complex: ComplexRule::Rule(crate::ops::complex_numbers::prims::scatter),
             batch: BatchRule::Shift(&["dim"]),
+            shard: ShardRule::Ways(shardings::indexing::scatter, LocalArgs::Same),
             reference: Reference::Fn(ref_scatter),
         },
         grad: Grad::Rule(crate::ops::gradients::index::scatter),
@@ -95,6 +100,7 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
             lower: Lower::Scatter { source: "values", rule: lower_index_put },
             complex: ComplexRule::Rule(crate::ops::complex_numbers::prims::index_put),
             batch: BatchRule::Rule(crate::ops::batches::rules::index_put),
+            shard: ShardRule::Ways(shardings::indexing::index_put, LocalArgs::Same),
             reference: Reference::Fn(ref_index_put),
         },
         grad: Grad::Rule(crate::ops::gradients::index::index_put),
@@ -123,6 +129,7 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
             lower: Lower::Loop(lower_check),
             complex: ComplexRule::REAL_ONLY,
             batch: BatchRule::Leading,
+            shard: ShardRule::Pointwise(Passes::No),
             reference: Reference::Fn(ref_check),
         },
         grad: Grad::NotDifferentiable("it is about integers"),

@@ -1,5 +1,6 @@
 //! The closed set: primitive operators. What each file has is said at its head; this one only lists them.
 
+pub(in crate::ops) mod collective;
 pub(in crate::ops) mod cover;
 pub(in crate::ops) mod index;
 pub(in crate::ops) mod linalg;

@@ -8,6 +8,8 @@ use tensor::{Tensor, with_element};
 
 use crate::builder::tensor;
 use crate::ops::shapes::shape::for_each_index;
+use crate::ops::shardings;
+use crate::shard_rule::{LocalArgs, ShardRule};
 use crate::{
     Autocast, BatchRule, Call, ComplexRule, Grad, Kind, LoopCx, Lower, MetaCx, OpDef, OpError, RefCall,
     RefOut, Reference, Tolerance,
@@ -25,6 +27,7 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
             lower: Lower::Loop(lower_cat),
             complex: ComplexRule::Parts,
             batch: BatchRule::Shift(&["dim"]),
+            shard: ShardRule::Ways(shardings::movement::cat, LocalArgs::Same),
             reference: Reference::Fn(ref_cat),
         },
         grad: Grad::Rule(crate::ops::gradients::index::cat),
@@ -45,6 +48,7 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
             lower: Lower::Loop(lower_pad),
             complex: ComplexRule::Parts,
             batch: BatchRule::Rule(crate::ops::batches::rules::pad),
+            shard: ShardRule::Ways(shardings::movement::pad, LocalArgs::Same),
             reference: Reference::Fn(ref_pad),
         },
         grad: Grad::Rule(crate::ops::gradients::index::pad),
@@ -68,6 +72,7 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
             lower: Lower::Loop(lower_window),
             complex: ComplexRule::Parts,
             batch: BatchRule::Leading,
+            shard: ShardRule::Ways(shardings::movement::window, LocalArgs::Same),
             reference: Reference::Fn(ref_window),
         },
         grad: Grad::Rule(crate::ops::gradients::index::window),
@@ -90,6 +95,7 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
             lower: Lower::Loop(lower_strided),
             complex: ComplexRule::Parts,
             batch: BatchRule::Rule(crate::ops::batches::rules::strided),
+            shard: ShardRule::Whole("it reads at any distance"),
             reference: Reference::Fn(ref_strided),
         },
         grad: Grad::Rule(crate::ops::gradients::movement::strided),

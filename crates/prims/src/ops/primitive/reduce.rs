@@ -3,12 +3,13 @@
 
 use fx_ir::{Arg, ValueId, ValueType};
 use ir_core::{DType, Scalar};
-use kernel_ir::ReduceOp;
+use kernel_ir::{Combine, ReduceOp};
 use smallvec::SmallVec;
 use tensor::Tensor;
 
 use crate::builder::tensor;
 use crate::ops::gradients::shape as grad_shape;
+use crate::shard_rule::ShardRule;
 use crate::{
     Autocast, BatchRule, Call, ComplexRule, Grad, Kind, Lower, MetaCx, OpDef, OpError, RefCall, RefOut,
     Reference, Samples, Tolerance,
@@ -24,6 +25,7 @@ macro_rules! reductions {
                 lower: Lower::Reduce(ReduceOp::$op),
                 complex: $complex,
                 batch: BatchRule::Shift(&["dims"]),
+                shard: ShardRule::Reduce(combination(ReduceOp::$op)),
                 reference: Reference::Fn(|c| reduce(ReduceOp::$op, c)),
             },
             grad: $grad,
@@ -40,6 +42,7 @@ macro_rules! reductions {
                 lower: Lower::Reduce(ReduceOp::Max),
                 complex: ComplexRule::NO_ORDER,
                 batch: BatchRule::Shift(&["dims"]),
+                shard: ShardRule::Reduce(None),
                 reference: Reference::Fn(|c| reduce(ReduceOp::Max, c)),
             },
             grad: Grad::Rule(grad_shape::extreme_at),
@@ -55,6 +58,7 @@ macro_rules! reductions {
                 lower: Lower::Scan(ReduceOp::Sum),
                 complex: ComplexRule::Parts,
                 batch: BatchRule::Shift(&["dim"]),
+                shard: ShardRule::Along,
                 reference: Reference::Fn(|c| scan(ReduceOp::Sum, c)),
             },
             grad: Grad::Rule(grad_shape::cumsum),
@@ -70,6 +74,7 @@ macro_rules! reductions {
                 lower: Lower::Scan(ReduceOp::Prod),
                 complex: ComplexRule::Rule(crate::ops::complex_numbers::prims::cumprod),
                 batch: BatchRule::Shift(&["dim"]),
+                shard: ShardRule::Along,
                 reference: Reference::Fn(|c| scan(ReduceOp::Prod, c)),
             },
             grad: Grad::Rule(grad_shape::cumprod),
@@ -85,6 +90,7 @@ macro_rules! reductions {
                 lower: Lower::Scan(ReduceOp::Max),
                 complex: ComplexRule::NO_ORDER,
                 batch: BatchRule::Shift(&["dim"]),
+                shard: ShardRule::Along,
                 reference: Reference::Fn(|c| scan(ReduceOp::Max, c)),
             },
             grad: Grad::Rule(grad_shape::cumulative_extreme),
@@ -100,6 +106,7 @@ macro_rules! reductions {
                 lower: Lower::Scan(ReduceOp::Min),
                 complex: ComplexRule::NO_ORDER,
                 batch: BatchRule::Shift(&["dim"]),
+                shard: ShardRule::Along,
                 reference: Reference::Fn(|c| scan(ReduceOp::Min, c)),
             },
             grad: Grad::Rule(grad_shape::cumulative_extreme),
@@ -142,6 +149,18 @@ pub(in crate::ops) const OPS: &[OpDef] = reductions! {
 };
 
 type Types = SmallVec<[ValueType; 1]>;
+
+/// How results over parts of what is reduced are combined.
+const fn combination(op: ReduceOp) -> Option<Combine> {
+    match op {
+        ReduceOp::Sum => Some(Combine::Sum),
+        ReduceOp::Prod => Some(Combine::Prod),
+        ReduceOp::Max | ReduceOp::Any => Some(Combine::Max),
+        ReduceOp::Min | ReduceOp::All => Some(Combine::Min),
+        // Positions need their values, and no engine combines bits.
+        ReduceOp::Xor | ReduceOp::ArgMax | ReduceOp::ArgMin => None,
+    }
+}
 
 /// The dimensions reduced, wrapped and sorted.
 pub(crate) fn reduced_dims(call: &Call<'_>, rank: usize) -> Result<Vec<usize>, OpError> {

@@ -4,10 +4,11 @@
 
 use fx_ir::{Arg, ValueType};
 use ir_core::{DType, TensorMeta};
-use kernel_ir::{DTypeRule, ScalarOp};
+use kernel_ir::{Combine, DTypeRule, ScalarOp};
 use smallvec::SmallVec;
 
 use crate::ops::gradients::scalar as grad_scalar;
+use crate::shard_rule::{Passes, ShardRule};
 use crate::{
     Autocast, BatchRule, Call, ComplexRule, Grad, Kind, Lower, MetaCx, OpDef, OpError, Reference, Samples,
     Tolerance,
@@ -24,6 +25,7 @@ macro_rules! scalar_prims {
                 lower: Lower::Scalar(ScalarOp::$op),
                 complex: $complex,
                 batch: batch(ScalarOp::$op),
+                shard: ShardRule::Pointwise(passes(ScalarOp::$op)),
                 reference: Reference::Scalar(ScalarOp::$op),
             },
             grad: $grad,
@@ -125,6 +127,18 @@ const fn batch(op: ScalarOp) -> BatchRule {
     match op {
         ScalarOp::Philox => BatchRule::Random(crate::ops::batches::rules::philox),
         _ => BatchRule::Leading,
+    }
+}
+
+/// The combinations that pass through an operator.
+const fn passes(op: ScalarOp) -> Passes {
+    match op {
+        ScalarOp::Add | ScalarOp::Sub | ScalarOp::Neg => Passes::Sums,
+        ScalarOp::Mul => Passes::SumsIn(&[0, 1]),
+        ScalarOp::Div => Passes::SumsIn(&[0]),
+        ScalarOp::Max => Passes::Only(Combine::Max),
+        ScalarOp::Min => Passes::Only(Combine::Min),
+        _ => Passes::No,
     }
 }
 

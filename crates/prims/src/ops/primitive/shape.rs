@@ -8,6 +8,8 @@ use tensor::Tensor;
 
 use crate::builder::tensor;
 use crate::ops::gradients::shape as grad_shape;
+use crate::ops::shardings;
+use crate::shard_rule::{LocalArgs, Passes, ShardRule};
 use crate::{
     Autocast, BatchRule, Call, ComplexRule, Grad, Kind, LoopCx, Lower, MetaCx, OpDef, OpError, RefCall,
     RefOut, Reference, Tolerance,
@@ -25,6 +27,7 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
             lower: Lower::Loop(lower_expand),
             complex: ComplexRule::Parts,
             batch: BatchRule::Rule(crate::ops::batches::rules::expand),
+            shard: ShardRule::Ways(shardings::movement::expand, LocalArgs::Sizes("sizes")),
             reference: Reference::Fn(|c| one(c, c.tensor("a")?.expand(c.out().1))),
         },
         grad: Grad::Rule(grad_shape::expand),
@@ -42,6 +45,7 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
             lower: Lower::Loop(lower_permute),
             complex: ComplexRule::Parts,
             batch: BatchRule::Rule(crate::ops::batches::rules::permute),
+            shard: ShardRule::Ways(shardings::movement::permute, LocalArgs::Same),
             reference: Reference::Fn(ref_permute),
         },
         grad: Grad::Rule(grad_shape::permute),
@@ -59,6 +63,7 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
             lower: Lower::Loop(lower_reshape),
             complex: ComplexRule::Parts,
             batch: BatchRule::Rule(crate::ops::batches::rules::reshape),
+            shard: ShardRule::Ways(shardings::movement::reshape, LocalArgs::Sizes("sizes")),
             reference: Reference::Fn(|c| one(c, c.tensor("a")?.reshape(c.out().1))),
         },
         grad: Grad::Rule(grad_shape::reshape),
@@ -78,6 +83,10 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
             lower: Lower::Loop(lower_slice),
             complex: ComplexRule::Parts,
             batch: BatchRule::Shift(&["dim"]),
+            shard: ShardRule::Ways(
+                shardings::movement::slice,
+                LocalArgs::Rule(shardings::movement::local_slice),
+            ),
             reference: Reference::Fn(ref_slice),
         },
         grad: Grad::Rule(grad_shape::slice),
@@ -103,6 +112,7 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
             }),
             complex: ComplexRule::Rule(crate::ops::complex_numbers::prims::convert),
             batch: BatchRule::Leading,
+            shard: ShardRule::Pointwise(Passes::No),
             reference: Reference::Fn(|c| one(c, c.tensor("a")?.to_dtype(c.out().0))),
         },
         grad: Grad::Rule(grad_shape::convert),
@@ -127,6 +137,7 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
             }),
             complex: ComplexRule::Parts,
             batch: BatchRule::Refused("it has no operand"),
+            shard: ShardRule::Ways(shardings::movement::full, LocalArgs::Sizes("sizes")),
             reference: Reference::Fn(|c| one(c, Tensor::full(c.out().0, c.out().1, c.scalar("value")?))),
         },
         grad: Grad::NotDifferentiable("it has no tensor argument"),
@@ -153,6 +164,10 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
             }),
             complex: ComplexRule::REAL_ONLY,
             batch: BatchRule::Refused("it has no operand"),
+            shard: ShardRule::Ways(
+                shardings::movement::full,
+                LocalArgs::Rule(shardings::movement::local_iota),
+            ),
             reference: Reference::Fn(ref_iota),
         },
         grad: Grad::NotDifferentiable("it has no tensor argument"),

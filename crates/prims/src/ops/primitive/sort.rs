@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 use tensor::Tensor;
 
 use crate::builder::tensor;
+use crate::shard_rule::ShardRule;
 use crate::{
     Autocast, BatchRule, Call, ComplexRule, Grad, Kind, Lower, MetaCx, OpDef, OpError, RefCall, RefOut,
     Reference, Tolerance,
@@ -27,6 +28,7 @@ pub(in crate::ops) const OPS: &[OpDef] = &[OpDef {
         }),
         complex: ComplexRule::NO_ORDER,
         batch: BatchRule::Shift(&["dim"]),
+        shard: ShardRule::Along,
         reference: Reference::Fn(ref_sort),
     },
     grad: Grad::Rule(crate::ops::gradients::shape::sort),

@@ -8,6 +8,7 @@ use tensor::Tensor;
 
 use crate::builder::tensor;
 use crate::ops::primitive::shape::one;
+use crate::shard_rule::{Passes, ShardRule};
 use crate::{
     Autocast, BatchRule, Call, ComplexRule, Grad, Kind, LoopCx, Lower, MetaCx, OpDef, OpError, RefCall,
     RefOut, Reference, Tolerance,
@@ -24,6 +25,7 @@ pub(in crate::ops) const OPS: &[OpDef] = &[OpDef {
         lower: Lower::Loop(lower_gcd),
         complex: ComplexRule::REAL_ONLY,
         batch: BatchRule::Leading,
+        shard: ShardRule::Pointwise(Passes::No),
         reference: Reference::Fn(ref_gcd),
     },
     grad: Grad::NotDifferentiable("it works on integers"),

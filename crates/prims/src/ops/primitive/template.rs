@@ -7,6 +7,8 @@ use smallvec::SmallVec;
 use tensor::Tensor;
 
 use crate::builder::tensor;
+use crate::ops::shardings;
+use crate::shard_rule::{LocalArgs, ShardRule};
 use crate::{
     Autocast, BatchRule, Call, ComplexRule, Grad, Kind, Lower, LowerCall, MetaCx, OpDef, OpError, Reference,
     Samples, TemplateSpec, Tolerance,
@@ -28,6 +30,7 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
             }),
             complex: ComplexRule::Rule(crate::ops::complex_numbers::prims::matmul),
             batch: BatchRule::Rule(crate::ops::batches::rules::matmul),
+            shard: ShardRule::Ways(shardings::templates::matmul, LocalArgs::Same),
             reference: Reference::Fn(reference::matmul),
         },
         grad: Grad::Rule(crate::ops::gradients::index::matmul),
@@ -49,6 +52,10 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
             lower: Lower::Template(lower_conv),
             complex: ComplexRule::Rule(crate::ops::complex_numbers::prims::conv),
             batch: BatchRule::Rule(crate::ops::batches::conv::conv),
+            shard: ShardRule::Ways(
+                shardings::templates::conv,
+                LocalArgs::Rule(shardings::templates::local_conv),
+            ),
             reference: Reference::Fn(reference::conv),
         },
         grad: Grad::Rule(crate::ops::gradients::template::conv),
@@ -95,6 +102,7 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
             }),
             complex: ComplexRule::NO_ORDER,
             batch: BatchRule::Rule(crate::ops::batches::rules::attention),
+            shard: ShardRule::Ways(shardings::templates::attention, LocalArgs::Same),
             reference: Reference::Fn(reference::attention),
         },
         grad: Grad::Rule(crate::ops::gradients::attention::attention),
@@ -133,6 +141,7 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
             }),
             complex: ComplexRule::NO_ORDER,
             batch: BatchRule::Rule(crate::ops::batches::rules::attention_backward),
+            shard: ShardRule::Ways(shardings::templates::attention_backward, LocalArgs::Same),
             reference: Reference::Fn(reference::attention_backward),
         },
         grad: Grad::Rule(crate::ops::gradients::attention::attention_backward),

@@ -7,6 +7,7 @@ use tensor::{Complex, Tensor};
 
 use crate::builder::tensor;
 use crate::ops::primitive::shape::one;
+use crate::shard_rule::{Passes, ShardRule};
 use crate::{
     Autocast, BatchRule, Call, ComplexRule, Grad, Kind, Lower, MetaCx, OpDef, OpError, RefCall, RefOut,
     Reference, Tolerance,
@@ -32,6 +33,7 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
             }),
             complex: ComplexRule::Parts,
             batch: BatchRule::Leading,
+            shard: ShardRule::Pointwise(Passes::Moves),
             reference: Reference::Fn(|c| Ok(vec![c.tensor("a")?.clone()])),
         },
         grad: Grad::NotDifferentiable("it stops the gradient"),
@@ -54,6 +56,7 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
             }),
             complex: ComplexRule::Parts,
             batch: BatchRule::Leading,
+            shard: ShardRule::Pointwise(Passes::Moves),
             reference: Reference::Fn(|c| Ok(vec![c.tensor("a")?.clone()])),
         },
         grad: Grad::Rule(|_, call| Ok(vec![call.cotangents.first().copied().flatten()])),
@@ -81,6 +84,7 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
             }),
             complex: ComplexRule::Parts,
             batch: BatchRule::Leading,
+            shard: ShardRule::Pointwise(Passes::No),
             reference: Reference::Fn(|c| Ok(vec![c.tensor("value")?.clone()])),
         },
         grad: Grad::Rule(|_, call| Ok(vec![None, call.cotangents.first().copied().flatten()])),
@@ -99,6 +103,7 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
             lower: Lower::Unsupported(NO_COMPLEX),
             complex: ComplexRule::Rule(crate::ops::complex_numbers::prims::real),
             batch: BatchRule::Leading,
+            shard: ShardRule::Pointwise(Passes::No),
             reference: Reference::Fn(|c| part(c, |z| z.re)),
         },
         grad: Grad::Rule(crate::ops::gradients::index::real),
@@ -114,6 +119,7 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
             lower: Lower::Unsupported(NO_COMPLEX),
             complex: ComplexRule::Rule(crate::ops::complex_numbers::prims::imag),
             batch: BatchRule::Leading,
+            shard: ShardRule::Pointwise(Passes::No),
             reference: Reference::Fn(|c| part(c, |z| z.im)),
         },
         grad: Grad::Rule(crate::ops::gradients::index::imag),
@@ -130,6 +136,7 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
             lower: Lower::Unsupported(NO_COMPLEX),
             complex: ComplexRule::Rule(crate::ops::complex_numbers::prims::complex),
             batch: BatchRule::Leading,
+            shard: ShardRule::Pointwise(Passes::No),
             reference: Reference::Fn(ref_complex),
         },
         grad: Grad::Rule(crate::ops::gradients::index::complex),

@@ -1,0 +1,114 @@
+//! A rank that has joined the others of its mesh: the communicators of the mesh's axes.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use plugin_host::{Communicator, DeviceId, LoadedExecutable, World, dlpack};
+use sharding::Mesh;
+
+use super::Place;
+use crate::Error;
+
+/// A rank of a mesh, joined with the others. Clones are the same rank.
+#[derive(Clone, Debug)]
+pub struct Member(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    mesh: Mesh,
+    rank: usize,
+    world: Communicator,
+    /// The groups along the axes, by name.
+    groups: Vec<(String, Communicator)>,
+    /// Exchanges of different calls must not mix: all ranks make them in one order.
+    turn: Mutex<()>,
+}
+
+impl Member {
+    /// Joins the ranks of a mesh by the engine of a plugin (`mpi`; `cpu` for ranks that are threads of one process). Returns
+    /// when all have joined.
+    ///
+    /// # Errors
+    /// A mesh of another number of ranks than there are, a plugin without an engine, a rank that does not come.
+    pub fn join(mesh: &Mesh, place: &Place, engine: &str) -> Result<Member, Error> {
+        if mesh.ranks() != place.size {
+            let (ranks, size) = (mesh.ranks(), place.size);
+            let what = format!(
+                "`{mesh}` has {ranks} ranks, but {size} processes were started: start as many, or change the mesh"
+            );
+            return Err(Error::Mesh(what));
+        }
+        let backend = crate::registry().load(engine)?;
+        let missing = || Error::Mesh(format!("backend `{engine}` has no engine for exchanges between ranks"));
+        let found = backend.collectives()?.ok_or_else(missing)?;
+        // Engines for devices are told which one by the backend whose memory they exchange.
+        let device = DeviceId { device_type: dlpack::DL_CPU, device_id: place.local_rank as i32 };
+        let (rank, size) = (place.rank, place.size);
+        let world = found.join(&World {
+            rank,
+            size,
+            device,
+            address: place.address.clone(),
+            timeout: place.timeout,
+        })?;
+        let mut groups = Vec::new();
+        for (axis, info) in mesh.axes().iter().enumerate() {
+            let (color, key) = mesh.color(axis, rank);
+            groups.push((info.name.clone(), world.split(color, key, (key, info.size))?));
+        }
+        Ok(Member(Arc::new(Inner { mesh: mesh.clone(), rank, world, groups, turn: Mutex::new(()) })))
+    }
+
+    /// The mesh.
+    pub fn mesh(&self) -> &Mesh {
+        &self.0.mesh
+    }
+    /// The rank's number.
+    pub fn rank(&self) -> usize {
+        self.0.rank
+    }
+    /// The rank's place along every axis.
+    pub fn coordinates(&self) -> Vec<usize> {
+        self.0.mesh.coordinates(self.0.rank)
+    }
+
+    /// The bytes of all ranks, in their order; every rank passes as many.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub fn all_gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        let _turn = self.turn();
+        Ok(self.0.world.all_gather(own)?)
+    }
+
+    /// Returns when all ranks have called it.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub fn barrier(&self) -> Result<(), Error> {
+        self.all_gather(&[0]).map(drop)
+    }
+
+    /// Ends the exchanges of the other ranks with an error, where the engine can: for a rank that cannot go on.
+    pub fn abort(&self) {
+        self.0.groups.iter().for_each(|(_, group)| group.abort());
+        self.0.world.abort();
+    }
+
+    /// Held by the one call that exchanges.
+    pub(crate) fn turn(&self) -> MutexGuard<'_, ()> {
+        self.0.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives an executable the groups of the mesh, after the ranks have compared their lists of exchanges.
+    pub(crate) fn attach(&self, executable: &mut LoadedExecutable, exchanges: u64) -> Result<(), Error> {
+        let groups: Vec<(&str, &Communicator)> = self.0.groups.iter().map(|(n, c)| (n.as_str(), c)).collect();
+        executable.attach_groups(&groups)?;
+        let all = self.all_gather(&exchanges.to_le_bytes())?;
+        match all.iter().position(|other| *other != all[0]) {
+            None => Ok(()),
+            Some(rank) => Err(Error::Mesh(format!(
+                "rank {rank} has compiled other exchanges than rank 0: the ranks must have the same model, plan and options"
+            ))),
+        }
+    }
+}

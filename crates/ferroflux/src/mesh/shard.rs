@@ -1,0 +1,223 @@
+//! The stage behind `optimized` for a rank of a mesh: the whole graph becomes that of the rank, and weights become parts.
+
+use std::collections::BTreeMap;
+
+use fx_ir::{Graph, InputKind};
+use kernel_ir::{ExternOp, Program, Step};
+use plugin_host::{LoadedExecutable, Value};
+use sharding::{Costs, Mesh, Part, Plan, Spec, localize, propagate, spec};
+use tensor::Tensor;
+use tracing::info_span;
+
+use super::Member;
+use crate::Error;
+
+/// How a compilation uses a mesh.
+#[derive(Clone, Debug)]
+pub(crate) struct MeshOptions {
+    /// This rank.
+    pub(crate) member: Member,
+    /// What the user fixed; `None` is what the axes' names suggest.
+    pub(crate) plan: Option<Plan>,
+    /// Placements by pattern, which come before the plan's.
+    pub(crate) placements: Vec<(String, String)>,
+}
+
+/// The graph of a rank.
+pub(crate) struct Sharded {
+    pub(crate) graph: Graph,
+    pub(crate) parts: Parts,
+}
+
+/// Which parts of the weights and of the state a rank has, by name.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Parts {
+    member: Option<Member>,
+    all: BTreeMap<String, Split>,
+}
+
+/// A tensor of which a rank has a part.
+#[derive(Clone, Debug)]
+struct Split {
+    spec: Spec,
+    whole: Vec<usize>,
+    own: Part,
+}
+
+impl MeshOptions {
+    /// The plan, with the placements that were given one by one.
+    pub(crate) fn whole_plan(&self, mesh: &Mesh) -> Result<Plan, Error> {
+        let usual = || if self.placements.is_empty() { Plan::usual(mesh) } else { Plan::default() };
+        let rest = self.plan.clone().unwrap_or_else(usual);
+        let mut plan = Plan { built_in: rest.built_in, placements: Vec::new() };
+        for (pattern, placements) in &self.placements {
+            plan.place(pattern, placements)?;
+        }
+        plan.placements.extend(rest.placements);
+        Ok(plan)
+    }
+
+    /// The graph of this rank. `forward` is the program without its backward pass.
+    ///
+    /// # Errors
+    /// A plan that does not fit the program, calls without a local form.
+    pub(crate) fn shard(&self, graph: &Graph, forward: &Graph) -> Result<Sharded, Error> {
+        let _span = info_span!("shard").entered();
+        let mesh = self.member.mesh();
+        let fixed = self.whole_plan(mesh)?.resolve(graph, forward, mesh)?;
+        let layout = propagate(graph, mesh, &fixed, &Costs::default())?;
+        for (node, target, why) in &layout.gathered {
+            tracing::info!(target: "sharding", node, target, "runs on whole tensors: {why}");
+        }
+        let local = localize(graph, mesh, &layout, &self.member.coordinates())?;
+        if cfg!(debug_assertions) {
+            fx_ir::well_formed(&local.graph).map_err(Error::Graph)?;
+        }
+        let mut parts = Parts { member: Some(self.member.clone()), all: BTreeMap::new() };
+        for (v, kind, name) in graph.inputs().filter(|(_, kind, _)| *kind != InputKind::User) {
+            let spec = layout.values.get(&v).filter(|s| !spec::is_whole(s));
+            let (Some(spec), Some(part), Some(meta)) = (spec, local.parts.get(name), graph.meta(v)) else {
+                continue;
+            };
+            debug_assert_ne!(kind, InputKind::Seed);
+            let sizes = meta.static_sizes().unwrap_or_default();
+            let whole = sizes.iter().map(|s| *s as usize).collect();
+            parts.all.insert(name.to_owned(), Split { spec: spec.clone(), whole, own: part.clone() });
+        }
+        Ok(Sharded { graph: local.graph, parts })
+    }
+
+    /// Gives an executable its groups; every rank of the mesh calls it for the same program.
+    pub(crate) fn attach(&self, executable: &mut LoadedExecutable, program: &Program) -> Result<(), Error> {
+        let mut exchanges = String::new();
+        describe(&program.steps, &mut exchanges);
+        self.member.attach(executable, tensor::formula::fnv1a64(&exchanges))
+    }
+}
+
+/// The exchanges of a list of steps as text, by which ranks compare their programs.
+fn describe(steps: &[Step], into: &mut String) {
+    for step in steps {
+        if let Step::Extern(call) = step
+            && let ExternOp::Collective(c) = &call.op
+        {
+            into.push_str(&format!("{:?} {:?} {:?};", c.op, c.group, call.inputs.first().map(|o| &o.sizes)));
+        }
+        step.nested().into_iter().for_each(|list| describe(list, into));
+    }
+}
+
+impl Parts {
+    /// The rank's part of a tensor, as a view; the tensor itself where the rank has the whole.
+    pub(crate) fn cut(&self, name: &str, tensor: &Tensor) -> Result<Tensor, Error> {
+        let Some(split) = self.all.get(name) else { return Ok(tensor.clone()) };
+        if tensor.sizes() != split.whole {
+            let (is, wanted) = (tensor.sizes(), &split.whole);
+            return Err(Error::Snapshot(format!(
+                "`{name}` has sizes {is:?}, the whole tensor has {wanted:?}"
+            )));
+        }
+        let ranges = ranges(&split.own)?.into_iter().enumerate();
+        ranges
+            .into_iter()
+            .try_fold(tensor.clone(), |own, (dim, (first, length))| Ok(own.narrow(dim, first, length)?))
+    }
+
+    /// The same for a value; those on a device are whole.
+    pub(crate) fn cut_value(&self, name: &str, value: Value) -> Result<Value, Error> {
+        match value {
+            Value::Host(tensor) => Ok(Value::Host(self.cut(name, &tensor)?)),
+            Value::Device(_) if self.all.contains_key(name) => {
+                Err(Error::Internal(format!("`{name}` is on a device before it is cut")))
+            }
+            device => Ok(device),
+        }
+    }
+
+    /// The part of a tensor that the rank has; `None` where it has the whole.
+    pub(crate) fn get(&self, name: &str) -> Option<&Part> {
+        self.all.get(name).map(|split| &split.own)
+    }
+
+    /// Sizes of the rank's part of a tensor that has these sizes.
+    pub(crate) fn sizes(&self, name: &str, whole: &[usize]) -> Vec<usize> {
+        let own = self.get(name).and_then(|p| ranges(p).ok());
+        own.map_or_else(|| whole.to_vec(), |r| r.into_iter().map(|(_, length)| length).collect())
+    }
+
+    /// The whole tensor from the parts of all ranks; the tensor itself where the rank has the whole. Every rank calls it.
+    pub(crate) fn gather(&self, name: &str, own: Tensor) -> Result<Tensor, Error> {
+        let (Some(split), Some(member)) = (self.all.get(name), &self.member) else { return Ok(own) };
+        let sizes: Vec<ir_core::SymExpr> = split.whole.iter().map(|s| (*s as i64).into()).collect();
+        let mesh = member.mesh();
+        let part = |rank: usize| ranges(&spec::part(mesh, &split.spec, &sizes, &mesh.coordinates(rank)));
+        let parts = (0..mesh.ranks()).map(part).collect::<Result<Vec<_>, Error>>()?;
+        let width = own.dtype().size();
+        let bytes = |ranges: &[(usize, usize)]| ranges.iter().map(|(_, n)| n).product::<usize>() * width;
+        let largest = parts.iter().map(|r| bytes(r)).max().unwrap_or(0);
+        let mut sent = bytes_of(&own)?;
+        sent.resize(largest, 0);
+        let received = member.all_gather(&sent)?;
+        let mut whole = vec![0u8; split.whole.iter().product::<usize>() * width];
+        for (ranges, from) in parts.iter().zip(&received) {
+            place(&mut whole, &split.whole, ranges, from, width);
+        }
+        of_bytes(&whole, own.dtype(), &split.whole)
+    }
+}
+
+/// First element and length of a part along every dimension.
+fn ranges(part: &Part) -> Result<Vec<(usize, usize)>, Error> {
+    let number = |e: &ir_core::SymExpr| e.as_const().and_then(|n| usize::try_from(n).ok());
+    let one = |(first, length)| Some((number(first)?, number(length)?));
+    let all = part.offsets.iter().zip(&part.sizes).map(one).collect::<Option<Vec<_>>>();
+    all.ok_or_else(|| Error::Internal("a part of a weight has no fixed size".into()))
+}
+
+/// The elements of a tensor in row-major order.
+fn bytes_of(tensor: &Tensor) -> Result<Vec<u8>, Error> {
+    let tensor = tensor.contiguous()?;
+    Ok(tensor::with_element!(tensor.dtype(), T => {
+        let values = tensor.to_vec::<T>()?;
+        // SAFETY: elements are plain numbers without padding, and as many as the bytes say.
+        unsafe { std::slice::from_raw_parts(values.as_ptr().cast::<u8>(), size_of_val(&values[..])) }.to_vec()
+    }))
+}
+
+/// A tensor of elements in row-major order.
+fn of_bytes(bytes: &[u8], dtype: ir_core::DType, sizes: &[usize]) -> Result<Tensor, Error> {
+    let mut tensor = Tensor::zeros(dtype, sizes)?;
+    tensor::with_element!(dtype, T => {
+        if let Some(slice) = tensor.as_mut_slice::<T>() {
+            let count = bytes.len().min(size_of_val(slice));
+            // SAFETY: elements are plain numbers: every pattern of bytes that another tensor of this dtype had is one. Both
+            // are valid for `count` bytes and do not overlap.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), slice.as_mut_ptr().cast::<u8>(), count) }
+        }
+    });
+    Ok(tensor)
+}
+
+/// Copies the rows of a part to their places in a row-major array.
+fn place(whole: &mut [u8], sizes: &[usize], ranges: &[(usize, usize)], from: &[u8], width: usize) {
+    let row = ranges.last().map_or(1, |(_, n)| *n) * width;
+    let rows: usize = ranges.iter().rev().skip(1).map(|(_, n)| *n).product();
+    if row == 0 {
+        return;
+    }
+    for n in 0..rows {
+        let (mut rest, mut at, mut stride) = (n, 0, 1);
+        for (d, (first, length)) in ranges.iter().enumerate().rev() {
+            let index = if d + 1 == ranges.len() {
+                0
+            } else {
+                let index = rest % length;
+                rest /= length;
+                index
+            };
+            at += (first + index) * stride;
+            stride *= sizes[d];
+        }
+        whole[at * width..at * width + row].copy_from_slice(&from[n * row..(n + 1) * row]);
+    }
+}

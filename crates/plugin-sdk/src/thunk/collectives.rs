@@ -1,0 +1,185 @@
+//! The tables of the extensions for programs on many ranks. The contract is that of [`slots`](super::slots).
+
+use std::ffi::c_void;
+use std::time::Duration;
+
+use plugin_abi::{
+    FfxAttachGroups, FfxCollectivePrograms, FfxCollectives, FfxCommunicator, FfxError, FfxExchange,
+    FfxExecutable, FfxGroup, FfxWorld, Head,
+};
+
+use super::guard::{catch, guard};
+use super::request;
+use super::slots::{cell_mut, null_out};
+use crate::collectives::{BlockExchange, Communicator, World, of_codes};
+use crate::tensor::dtype_of;
+use crate::{CollectiveEngine, Groups, PluginError, Stream};
+
+/// The table of an engine, for the life of the process.
+pub fn engine_table(engine: Box<dyn CollectiveEngine>) -> &'static FfxCollectives {
+    let engine: &'static mut Box<dyn CollectiveEngine> = Box::leak(Box::new(engine));
+    Box::leak(Box::new(FfxCollectives {
+        head: Head::of::<FfxCollectives>(),
+        ctx: std::ptr::from_mut(engine).cast(),
+        join: Some(join),
+        split: Some(split),
+        start: Some(start),
+        wait: Some(wait),
+        abort: Some(abort),
+        leave: Some(leave),
+    }))
+}
+
+/// The table of a backend that runs programs with collectives.
+pub(super) fn programs() -> &'static FfxCollectivePrograms {
+    const ATTACH: FfxAttachGroups = attach;
+    const { &FfxCollectivePrograms { head: Head::of::<FfxCollectivePrograms>(), attach: Some(ATTACH) } }
+}
+
+/// # Safety
+/// `communicator` is one that `join` or `split` made, and was not left.
+unsafe fn communicator<'a>(communicator: *mut FfxCommunicator) -> Result<&'a dyn Communicator, PluginError> {
+    // SAFETY: the pointer is that of the leaked box of `export`.
+    let found = unsafe { communicator.cast::<Box<dyn Communicator>>().as_ref() };
+    found.map(|c| &**c).ok_or_else(|| PluginError::invalid("the communicator is null"))
+}
+
+fn export(communicator: Box<dyn Communicator>) -> *mut FfxCommunicator {
+    Box::into_raw(Box::new(communicator)).cast()
+}
+
+unsafe extern "C" fn join(
+    ctx: *mut c_void,
+    world: *const FfxWorld,
+    out: *mut *mut FfxCommunicator,
+    error: *mut FfxError,
+) -> i32 {
+    // SAFETY: pointers keep the contract that all slots share (`slots`); the context is the engine's.
+    unsafe {
+        guard(error, || {
+            let out = out.as_mut().ok_or_else(null_out)?;
+            let engine = ctx.cast::<Box<dyn CollectiveEngine>>().as_ref();
+            let engine = engine.ok_or_else(|| PluginError::invalid("the engine's context is null"))?;
+            let world: FfxWorld = request::table(world)?;
+            if world.rank >= world.size {
+                let what = format!("rank {} of {} ranks", world.rank, world.size);
+                return Err(PluginError::invalid(what));
+            }
+            let world = World {
+                rank: world.rank as usize,
+                size: world.size as usize,
+                device: world.device,
+                address: request::text(world.address, "an address")?.to_owned(),
+                timeout: (world.timeout_ms > 0).then(|| Duration::from_millis(world.timeout_ms)),
+            };
+            *out = export(engine.join(&world)?);
+            Ok(())
+        })
+    }
+}
+
+unsafe extern "C" fn split(
+    _ctx: *mut c_void,
+    all: *mut FfxCommunicator,
+    color: u32,
+    key: u32,
+    out: *mut *mut FfxCommunicator,
+    error: *mut FfxError,
+) -> i32 {
+    // SAFETY: pointers keep the contract that all slots share (`slots`).
+    unsafe {
+        guard(error, || {
+            let out = out.as_mut().ok_or_else(null_out)?;
+            *out = export(communicator(all)?.split(color as usize, key as usize)?);
+            Ok(())
+        })
+    }
+}
+
+unsafe extern "C" fn start(
+    _ctx: *mut c_void,
+    of: *mut FfxCommunicator,
+    exchange: *const FfxExchange,
+    ticket: *mut u64,
+    error: *mut FfxError,
+) -> i32 {
+    // SAFETY: pointers keep the contract that all slots share (`slots`); the caller answers for the exchange's memory.
+    unsafe {
+        guard(error, || {
+            let ticket = ticket.as_mut().ok_or_else(null_out)?;
+            let e: FfxExchange = request::table(exchange)?;
+            let op = of_codes(e.kind, e.combine, e.parameter);
+            let op = op.ok_or_else(|| {
+                PluginError::invalid(format!("no exchange has the codes {}, {}", e.kind, e.combine))
+            })?;
+            let exchange = BlockExchange {
+                op,
+                dtype: dtype_of(e.dtype)?,
+                count: usize::try_from(e.count).map_err(|_| PluginError::out_of_memory(e.count))?,
+                send: e.send.cast(),
+                receive: e.receive.cast(),
+                stream: Stream(e.stream),
+                step: request::text(e.step, "a step's name")?,
+            };
+            *ticket = communicator(of)?.start(&exchange)?;
+            Ok(())
+        })
+    }
+}
+
+unsafe extern "C" fn wait(
+    _ctx: *mut c_void,
+    of: *mut FfxCommunicator,
+    ticket: u64,
+    error: *mut FfxError,
+) -> i32 {
+    // SAFETY: pointers keep the contract that all slots share (`slots`).
+    unsafe { guard(error, || communicator(of)?.wait(ticket)) }
+}
+
+unsafe extern "C" fn abort(_ctx: *mut c_void, of: *mut FfxCommunicator) {
+    // There is no caller to report a failure to.
+    let _ = catch(|| {
+        // SAFETY: pointers keep the contract that all slots share (`slots`).
+        unsafe { communicator(of)? }.abort();
+        Ok(())
+    });
+}
+
+unsafe extern "C" fn leave(_ctx: *mut c_void, of: *mut FfxCommunicator) {
+    // There is no caller to report a failure to.
+    let _ = catch(|| {
+        if !of.is_null() {
+            // SAFETY: the box of `export`, which nothing uses any more.
+            drop(unsafe { Box::from_raw(of.cast::<Box<dyn Communicator>>()) });
+        }
+        Ok(())
+    });
+}
+
+unsafe extern "C" fn attach(
+    _ctx: *mut c_void,
+    exe: *mut FfxExecutable,
+    groups: *const *const FfxGroup,
+    n_groups: usize,
+    error: *mut FfxError,
+) -> i32 {
+    // SAFETY: pointers keep the contract that all slots share (`slots`); communicators stay valid by the host's guarantee.
+    unsafe {
+        guard(error, || {
+            let list = match n_groups {
+                0 => &[][..],
+                n if groups.is_null() || n > 256 => return Err(PluginError::invalid("the list of groups")),
+                n => std::slice::from_raw_parts(groups, n),
+            };
+            let mut all = Groups::empty();
+            for group in list {
+                let group: FfxGroup = request::table(*group)?;
+                let engine: FfxCollectives = request::table(group.engine)?;
+                let name = request::text(group.name, "a group's name")?;
+                all.push(name, (group.rank as usize, group.size as usize), &engine, group.communicator)?;
+            }
+            cell_mut(exe, |executable| executable.attach_groups(all))
+        })
+    }
+}

@@ -1,0 +1,234 @@
+//! Sharding rules of the prims that move or create elements.
+
+use fx_ir::Arg;
+use ir_core::{Shape, SymExpr};
+
+use super::{blocks, way};
+use crate::shard_rule::{Passes, Placement, Way, all, operands, passing};
+use crate::{LocalCall, LowerCall, OpError};
+
+type Ways = Result<Vec<Way>, OpError>;
+
+pub(in crate::ops) fn expand(call: &LowerCall<'_>) -> Ways {
+    let (a, out) = (call.meta("a")?, call.out(0)?);
+    let added = out.rank().saturating_sub(a.rank());
+    let mut ways = Vec::new();
+    for dim in 0..out.rank() {
+        let from = dim.checked_sub(added);
+        let operand = match from {
+            Some(d) if a.sizes[d] == out.sizes[dim] => Placement::shard(d),
+            _ => Placement::Replicate,
+        };
+        ways.push(way(vec![operand], vec![Placement::shard(dim)]));
+    }
+    ways.extend(passing(call, Passes::Moves, 1));
+    Ok(ways)
+}
+
+pub(in crate::ops) fn permute(call: &LowerCall<'_>) -> Ways {
+    let rank = call.meta("a")?.rank();
+    let mut ways = Vec::new();
+    for (to, from) in call.call.ints("dims")?.into_iter().enumerate() {
+        let from = call.call.dim(from, rank)?;
+        ways.push(way(vec![Placement::shard(from)], vec![Placement::shard(to)]));
+    }
+    ways.extend(passing(call, Passes::Moves, 1));
+    Ok(ways)
+}
+
+/// A dimension that stays may be in any parts. Of dimensions that are joined or split the outermost one may: in whole blocks
+/// of what lies within it.
+pub(in crate::ops) fn reshape(call: &LowerCall<'_>) -> Ways {
+    let (a, out) = (call.meta("a")?, call.out(0)?);
+    let mut ways = Vec::new();
+    for (from, to) in groups(&a.sizes, &out.sizes) {
+        let (Some(first), Some(second)) =
+            (outermost(&a.sizes, from.clone()), outermost(&out.sizes, to.clone()))
+        else {
+            continue;
+        };
+        let (inner_a, inner_out) = (within(&a.sizes, first, from.end), within(&out.sizes, second, to.end));
+        // The smaller of both outermost dimensions counts the blocks, which are whole on both sides.
+        let units = match (divide(&inner_a, &inner_out), divide(&inner_out, &inner_a)) {
+            (Some(more), _) => (SymExpr::ONE, more),
+            (_, Some(more)) => (more, SymExpr::ONE),
+            _ => continue,
+        };
+        ways.push(way(vec![blocks(first, units.0)], vec![blocks(second, units.1)]));
+    }
+    ways.extend(passing(call, Passes::Moves, 1));
+    Ok(ways)
+}
+
+/// Product of the sizes behind a dimension, up to `end`.
+fn within(sizes: &[SymExpr], dim: usize, end: usize) -> SymExpr {
+    sizes[dim + 1..end].iter().fold(SymExpr::ONE, |n, s| n * s)
+}
+
+/// The first dimension of a range whose size is not 1.
+fn outermost(sizes: &[SymExpr], mut range: std::ops::Range<usize>) -> Option<usize> {
+    range.find(|d| sizes[*d] != SymExpr::ONE)
+}
+
+/// `a / b` where that is a whole number in every call.
+pub(super) fn divide(a: &SymExpr, b: &SymExpr) -> Option<SymExpr> {
+    if a == b {
+        return Some(SymExpr::ONE);
+    }
+    match (a.as_const(), b.as_const()) {
+        (_, Some(1)) => Some(a.clone()),
+        (Some(a), Some(b)) if b > 0 && a % b == 0 => Some(SymExpr::from_i64(a / b)),
+        (Some(_), Some(_)) => None,
+        _ => {
+            let quotient = a.floor_div(b);
+            (&quotient * b == *a).then_some(quotient)
+        }
+    }
+}
+
+/// The ranges of dimensions with equal products, as short as they can be found without deciding about sizes.
+fn groups(a: &Shape, b: &Shape) -> Vec<(std::ops::Range<usize>, std::ops::Range<usize>)> {
+    let mut found = Vec::new();
+    let (mut i, mut j) = (0, 0);
+    while i < a.len() && j < b.len() {
+        let (start, begin) = (i, j);
+        let (mut left, mut right) = (a[i].clone(), b[j].clone());
+        (i, j) = (i + 1, j + 1);
+        while left != right {
+            // The side that divides the other one grows; where neither does, the shorter one by the numbers known.
+            let left_grows = match (left.as_const(), right.as_const()) {
+                (Some(l), Some(r)) => l < r,
+                (Some(_), None) => true,
+                (None, Some(_)) => false,
+                (None, None) => divide(&left, &right).is_none(),
+            };
+            if left_grows && i < a.len() {
+                left = left * &a[i];
+                i += 1;
+            } else if j < b.len() {
+                right = right * &b[j];
+                j += 1;
+            } else if i < a.len() {
+                left = left * &a[i];
+                i += 1;
+            } else {
+                break;
+            }
+        }
+        if left != right {
+            return found;
+        }
+        found.push((start..i, begin..j));
+    }
+    found
+}
+
+/// Every dimension but that which is cut; that too, where all of it is taken.
+pub(in crate::ops) fn slice(call: &LowerCall<'_>) -> Ways {
+    let (a, out) = (call.meta("a")?, call.out(0)?);
+    let dim = call.call.dim(call.call.int("dim")?, a.rank())?;
+    let whole = a.sizes.get(dim) == out.sizes.get(dim)
+        && call.call.int("step")? == 1
+        && call.call.sym("start")? == SymExpr::ZERO;
+    let mut ways: Vec<Way> = (0..a.rank())
+        .filter(|d| *d != dim || whole)
+        .map(|d| way(vec![Placement::shard(d)], vec![Placement::shard(d)]))
+        .collect();
+    ways.extend(passing(call, Passes::Moves, 1));
+    Ok(ways)
+}
+
+/// The arguments of a slice of a part: only a dimension that is taken whole may be in parts.
+pub(in crate::ops) fn local_slice(call: &LocalCall<'_>) -> Result<Vec<Arg>, OpError> {
+    let rank = call.results.first().map_or(0, |(sizes, _)| sizes.len());
+    let dim = call.call.dim(call.call.int("dim")?, rank)?;
+    match (call.operands.first(), call.results.first()) {
+        (Some((whole, part)), Some((sizes, _))) if whole.get(dim) != part.get(dim) => {
+            Ok(call.with("length", sizes[dim].clone()))
+        }
+        _ => Ok(call.args.clone()),
+    }
+}
+
+pub(in crate::ops) fn cat(call: &LowerCall<'_>) -> Ways {
+    let (values, out) = (operands(call.call.args), call.out(0)?);
+    let dim = call.call.dim(call.call.int("dim")?, out.rank())?;
+    let mut ways: Vec<Way> = (0..out.rank())
+        .filter(|d| *d != dim)
+        .map(|d| way(all(values.len(), &Placement::shard(d)), vec![Placement::shard(d)]))
+        .collect();
+    ways.extend(passing(call, Passes::Moves, 1));
+    Ok(ways)
+}
+
+/// Dimensions that are not padded; sums, where what is added is zero.
+pub(in crate::ops) fn pad(call: &LowerCall<'_>) -> Ways {
+    let rank = call.meta("a")?.rank();
+    let (low, high) = (call.call.syms("low")?, call.call.syms("high")?);
+    let interior = call.call.ints("interior")?;
+    let same = |d: &usize| {
+        low.get(*d) == Some(&SymExpr::ZERO)
+            && high.get(*d) == Some(&SymExpr::ZERO)
+            && interior.get(*d) == Some(&0)
+    };
+    let mut ways: Vec<Way> =
+        (0..rank).filter(same).map(|d| way(vec![Placement::shard(d)], vec![Placement::shard(d)])).collect();
+    if call.call.float("value").is_ok_and(|value| value == 0.0) {
+        ways.push(way(
+            vec![Placement::Partial(kernel_ir::Combine::Sum)],
+            vec![Placement::Partial(kernel_ir::Combine::Sum)],
+        ));
+    }
+    Ok(ways)
+}
+
+/// Any dimension: every rank makes its part.
+pub(in crate::ops) fn full(call: &LowerCall<'_>) -> Ways {
+    Ok((0..call.out(0)?.rank()).map(|d| way(Vec::new(), vec![Placement::shard(d)])).collect())
+}
+
+/// The numbers of a rank's part begin where it does.
+pub(in crate::ops) fn local_iota(call: &LocalCall<'_>) -> Result<Vec<Arg>, OpError> {
+    let Some((sizes, offset)) = call.results.first() else { return Ok(call.args.clone()) };
+    let (Some(length), Some(first)) = (sizes.first(), offset.first()) else { return Ok(call.args.clone()) };
+    let start = call.call.sym("start")? + first * call.call.sym("step")?;
+    let mut args = call.with("length", length.clone());
+    if let Some(slot) = call.call.op.schema.arg_index("start").and_then(|i| args.get_mut(i)) {
+        *slot = start.into();
+    }
+    Ok(args)
+}
+
+/// Leading dimensions, before those with windows.
+pub(in crate::ops) fn window(call: &LowerCall<'_>) -> Ways {
+    leading(call, call.call.ints("window")?.len())
+}
+
+/// Leading dimensions, before those with windows and their positions.
+pub(in crate::ops) fn cover(call: &LowerCall<'_>) -> Ways {
+    leading(call, 2 * call.call.syms("space")?.len())
+}
+
+fn leading(call: &LowerCall<'_>, last: usize) -> Ways {
+    let count = call.meta("a")?.rank().saturating_sub(last);
+    Ok((0..count).map(|d| way(vec![Placement::shard(d)], vec![Placement::shard(d)])).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape(sizes: &[i64]) -> Shape {
+        sizes.iter().map(|s| SymExpr::from_i64(*s)).collect()
+    }
+
+    #[test]
+    fn dimensions_are_grouped_by_equal_products() {
+        let found = groups(&shape(&[2, 3, 8]), &shape(&[6, 2, 4]));
+        assert_eq!(found, [(0..2, 0..1), (2..3, 1..3)]);
+        let s = SymExpr::sym(ir_core::SymId(0));
+        let symbolic: Shape = [s.clone(), SymExpr::from_i64(12)].into_iter().collect();
+        let split: Shape = [s, SymExpr::from_i64(3), SymExpr::from_i64(4)].into_iter().collect();
+        assert_eq!(groups(&symbolic, &split), [(0..1, 0..1), (1..2, 1..3)]);
+    }
+}

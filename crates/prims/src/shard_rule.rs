@@ -1,0 +1,291 @@
+//! Sharding rules of prims: the field `shard` of an entry. A rule lists the ways in which a call may be spread over the
+//! ranks of one axis of a mesh; the crate `sharding` chooses among them, moves data between placements and builds the local
+//! calls. Several axes are independent of each other, so a rule is about one.
+//!
+//! Not here: meshes, costs, collectives, and which way is chosen.
+
+use fx_ir::{Arg, ValueId};
+use ir_core::{Shape, SymExpr};
+use kernel_ir::Combine;
+
+use crate::{Call, Kind, LowerCall, OpError};
+
+/// The placement of a tensor on one axis of a mesh, as DTensor has them.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Placement {
+    /// Every rank has the whole tensor.
+    Replicate,
+    /// Rank `i` has part `i` of a dimension, which counts as blocks of `unit` elements: all parts but the last ones have
+    /// `⌈blocks / ranks⌉` of them. A unit other than 1 keeps what a reshape splits from the dimension on one rank.
+    Shard {
+        /// The dimension.
+        dim: usize,
+        /// Elements of a block.
+        unit: SymExpr,
+    },
+    /// The tensor is the combination of what the ranks have, element by element.
+    Partial(Combine),
+}
+
+impl Placement {
+    /// Parts of a dimension, by elements.
+    pub fn shard(dim: usize) -> Placement {
+        Placement::Shard { dim, unit: SymExpr::ONE }
+    }
+    /// The dimension that is in parts.
+    pub fn dim(&self) -> Option<usize> {
+        match self {
+            Placement::Shard { dim, .. } => Some(*dim),
+            _ => None,
+        }
+    }
+}
+
+/// One way to spread a call over the ranks of an axis: what each rank must have of every tensor operand (in the order in
+/// which the arguments name them), and what it then has of every result. Where operands are in parts, units may be larger by
+/// a common factor: who splits a dimension into larger blocks splits it by elements too.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Way {
+    /// Of the operands.
+    pub operands: Vec<Placement>,
+    /// Of the results.
+    pub results: Vec<Placement>,
+    /// Whether it takes equal parts on all ranks: the call is not defined on empty ones.
+    pub even: bool,
+}
+
+impl Way {
+    /// A way whose parts may be uneven.
+    pub fn new(operands: Vec<Placement>, results: Vec<Placement>) -> Way {
+        Way { operands, results, even: false }
+    }
+}
+
+/// Which combinations pass through a prim: with operands that are partial its result is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Passes {
+    /// None.
+    No,
+    /// Any: the prim only moves elements. All operands are partial in the same way.
+    Moves,
+    /// Sums, where all operands are tensors, and all of them are partial.
+    Sums,
+    /// Sums, in any one of the operands with these numbers; the others are whole.
+    SumsIn(&'static [usize]),
+    /// This combination, where all operands are tensors that are partial in this way.
+    Only(Combine),
+}
+
+/// How arguments of the local call differ from those of the whole one.
+#[derive(Clone, Copy)]
+pub enum LocalArgs {
+    /// Not at all.
+    Same,
+    /// This argument has the sizes of the result.
+    Sizes(&'static str),
+    /// A function of the call and of what the rank has.
+    Rule(fn(&LocalCall<'_>) -> Result<Vec<Arg>, OpError>),
+}
+
+/// The sharding rule of a prim.
+#[derive(Clone, Copy)]
+pub enum ShardRule {
+    /// Element by element: operands and result have one shape, of which any dimension may be in parts.
+    Pointwise(Passes),
+    /// Argument `a` is reduced over argument `dims`: other dimensions may be in parts; those of `dims` too, where partial
+    /// results are combined in this way.
+    Reduce(Option<Combine>),
+    /// Operands and results have the leading dimensions in common, all but this many last ones of the first operand.
+    Leading(usize),
+    /// The first operand and the results have one shape; any dimension but that of argument `dim` may be in parts.
+    Along,
+    /// The function lists the ways.
+    Ways(fn(&LowerCall<'_>) -> Result<Vec<Way>, OpError>, LocalArgs),
+    /// The call is one between ranks already.
+    Local,
+    /// It runs on whole tensors alone, for this reason.
+    Whole(&'static str),
+}
+
+/// A call with what one rank has, for [`LocalArgs`].
+pub struct LocalCall<'a> {
+    /// The whole call.
+    pub call: Call<'a>,
+    /// Its arguments, with local values.
+    pub args: Vec<Arg>,
+    /// Sizes of the operands: of the whole, and of the rank's part.
+    pub operands: &'a [(Shape, Shape)],
+    /// Sizes of the rank's part of every result, and the place of its first element in the whole.
+    pub results: &'a [(Shape, Shape)],
+}
+
+impl LocalCall<'_> {
+    /// The arguments with one of them replaced.
+    pub fn with(&self, name: &str, arg: impl Into<Arg>) -> Vec<Arg> {
+        let mut args = self.args.clone();
+        if let Some(slot) = self.call.op.schema.arg_index(name).and_then(|i| args.get_mut(i)) {
+            *slot = arg.into();
+        }
+        args
+    }
+}
+
+/// The tensor operands of a call, in the order of its arguments.
+pub fn operands(args: &[Arg]) -> Vec<ValueId> {
+    let mut all = Vec::new();
+    args.iter().for_each(|a| a.for_each_value(&mut |v| all.push(v)));
+    all
+}
+
+/// The ways of a call; none where it runs on whole tensors alone.
+///
+/// # Errors
+/// An invalid call.
+pub fn ways(call: &LowerCall<'_>) -> Result<Vec<Way>, OpError> {
+    let Kind::Prim { shard, .. } = &call.call.op.def.kind else { return Ok(Vec::new()) };
+    match shard {
+        ShardRule::Pointwise(passes) => pointwise(call, *passes),
+        ShardRule::Reduce(how) => reduce(call, *how),
+        ShardRule::Leading(last) => leading(call, *last),
+        ShardRule::Along => along(call),
+        ShardRule::Ways(list, _) => list(call),
+        ShardRule::Local | ShardRule::Whole(_) => Ok(Vec::new()),
+    }
+}
+
+/// The rule of a prim.
+pub fn rule(call: &Call<'_>) -> Option<&'static ShardRule> {
+    match &call.op.def.kind {
+        Kind::Prim { shard, .. } => Some(shard),
+        Kind::Composite(_) => None,
+    }
+}
+
+/// The arguments of the local call.
+///
+/// # Errors
+/// Those of a rule.
+pub fn local_args(call: &LocalCall<'_>) -> Result<Vec<Arg>, OpError> {
+    let args = match rule(&call.call) {
+        Some(ShardRule::Ways(_, args)) => *args,
+        _ => LocalArgs::Same,
+    };
+    match args {
+        LocalArgs::Same => Ok(call.args.clone()),
+        LocalArgs::Sizes(name) => {
+            let sizes = call.results.first().map(|(sizes, _)| Arg::ints(sizes)).unwrap_or(Arg::None);
+            Ok(call.with(name, sizes))
+        }
+        LocalArgs::Rule(rule) => rule(call),
+    }
+}
+
+/// The same placement of `n` tensors.
+pub(crate) fn all(n: usize, placement: &Placement) -> Vec<Placement> {
+    vec![placement.clone(); n]
+}
+
+/// The ways in which partial operands give partial results, `results` of them.
+pub(crate) fn passing(call: &LowerCall<'_>, passes: Passes, results: usize) -> Vec<Way> {
+    let n = operands(call.call.args).len();
+    let tensors = call.call.op.schema.args.len();
+    let together = |how: Combine| {
+        let placement = Placement::Partial(how);
+        Way::new(all(n, &placement), all(results, &placement))
+    };
+    match passes {
+        _ if n == 0 => Vec::new(),
+        Passes::No => Vec::new(),
+        Passes::Moves => {
+            [Combine::Sum, Combine::Prod, Combine::Max, Combine::Min].into_iter().map(together).collect()
+        }
+        // A number among the operands would be added once a rank.
+        Passes::Sums | Passes::Only(_) if n < tensors => Vec::new(),
+        Passes::Sums => vec![together(Combine::Sum)],
+        Passes::Only(how) => vec![together(how)],
+        Passes::SumsIn(which) => {
+            // Operands that are numbers are not counted: the argument must be a tensor itself.
+            let of = |arg: usize| -> Option<usize> {
+                let Arg::Value(_) = call.call.args.get(arg)? else { return None };
+                Some(operands(&call.call.args[..arg]).len())
+            };
+            let one = |place: usize| {
+                let mut way = Way::new(all(n, &Placement::Replicate), Vec::new());
+                way.operands[place] = Placement::Partial(Combine::Sum);
+                way.results = all(results, &Placement::Partial(Combine::Sum));
+                way
+            };
+            which.iter().filter_map(|arg| of(*arg)).map(one).collect()
+        }
+    }
+}
+
+fn pointwise(call: &LowerCall<'_>, passes: Passes) -> Result<Vec<Way>, OpError> {
+    let values = operands(call.call.args);
+    let out = call.out(0)?;
+    let mut ways = Vec::new();
+    for dim in 0..out.rank() {
+        if values.iter().any(|v| call.graph.meta(*v).is_none_or(|m| m.sizes.get(dim) != out.sizes.get(dim))) {
+            continue;
+        }
+        let placement = Placement::shard(dim);
+        ways.push(Way::new(all(values.len(), &placement), vec![placement]));
+    }
+    ways.extend(passing(call, passes, 1));
+    Ok(ways)
+}
+
+fn reduce(call: &LowerCall<'_>, how: Option<Combine>) -> Result<Vec<Way>, OpError> {
+    let rank = call.meta("a")?.rank();
+    let dims = crate::ops::reduced_dims(&call.call, rank)?;
+    // Further operands have the shape of the result (`amax_at`).
+    let further = operands(call.call.args).len().saturating_sub(1);
+    let mut ways = Vec::new();
+    let mut kept = 0;
+    for dim in 0..rank {
+        let (rest, result) = match (dims.contains(&dim), how) {
+            (false, _) => {
+                kept += 1;
+                (Placement::shard(kept - 1), Placement::shard(kept - 1))
+            }
+            (true, Some(how)) if further == 0 => (Placement::Replicate, Placement::Partial(how)),
+            (true, _) => continue,
+        };
+        let operands = std::iter::once(Placement::shard(dim)).chain(all(further, &rest)).collect();
+        ways.push(Way::new(operands, vec![result]));
+    }
+    if let Some(how) = how.filter(|_| further == 0) {
+        let partial = Placement::Partial(how);
+        ways.push(Way::new(vec![partial.clone()], vec![partial]));
+    }
+    Ok(ways)
+}
+
+fn leading(call: &LowerCall<'_>, last: usize) -> Result<Vec<Way>, OpError> {
+    let values = operands(call.call.args);
+    let metas = values.iter().map(|v| call.meta_of(*v)).collect::<Result<Vec<_>, _>>()?;
+    let Some(first) = metas.first() else { return Ok(Vec::new()) };
+    let outs = (0..call.outs.len()).map(|n| call.out(n)).collect::<Result<Vec<_>, _>>()?;
+    let count = first.rank().saturating_sub(last);
+    let shared = |d: &usize| {
+        let size = first.sizes.get(*d);
+        metas.iter().chain(&outs).all(|m| m.sizes.get(*d) == size)
+    };
+    let way = |d: usize| {
+        let placement = Placement::shard(d);
+        Way::new(all(values.len(), &placement), all(outs.len(), &placement))
+    };
+    Ok((0..count).filter(shared).map(way).collect())
+}
+
+fn along(call: &LowerCall<'_>) -> Result<Vec<Way>, OpError> {
+    let values = operands(call.call.args);
+    let first = values.first().copied().ok_or_else(|| call.call.invalid("has no operand"))?;
+    let rank = call.meta_of(first)?.rank();
+    let dim = call.call.dim(call.call.int("dim")?, rank)?;
+    let way = |d: usize| {
+        let placement = Placement::shard(d);
+        Way::new(all(values.len(), &placement), all(call.outs.len(), &placement))
+    };
+    Ok((0..rank).filter(|d| *d != dim).map(way).collect())
+}

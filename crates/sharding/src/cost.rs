@@ -1,0 +1,84 @@
+//! The costs by which placements are chosen: seconds of exchanges, from bytes and the links' figures, and seconds of work,
+//! which ranks may share. Estimates that rank alternatives, no promises.
+
+use fx_ir::{Graph, NodeId, NodeKind};
+use prims::Placement;
+use prims::facts::{bytes_hint, operations_hint};
+
+use crate::redistribute::{Kind, is_possible, kind};
+use crate::{Axis, Mesh};
+
+/// The figures of the links along an axis.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Link {
+    /// Seconds of an exchange without data.
+    pub latency: f64,
+    /// Bytes a second that a rank sends.
+    pub bandwidth: f64,
+}
+
+/// The figures of a mesh.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Costs {
+    /// One for each axis; those missing are as [`Link::default`].
+    pub links: Vec<Link>,
+    /// Floating-point operations a second of one rank.
+    pub operations: f64,
+    /// Bytes a second of its memory.
+    pub memory: f64,
+}
+
+impl Default for Link {
+    /// Devices of one host over fast links: 20 µs, 150 GB/s.
+    fn default() -> Link {
+        Link { latency: 2e-5, bandwidth: 1.5e11 }
+    }
+}
+
+impl Default for Costs {
+    /// A recent accelerator: 2·10^14 operations a second, 3 TB/s.
+    fn default() -> Costs {
+        Costs { links: Vec::new(), operations: 2e14, memory: 3e12 }
+    }
+}
+
+impl Costs {
+    fn link(&self, axis: usize) -> Link {
+        self.links.get(axis).copied().unwrap_or_default()
+    }
+    /// Seconds of an exchange along an axis, for a tensor of `whole` bytes (as large as without this axis).
+    pub fn exchange(&self, mesh: &Mesh, axis: usize, what: Kind, whole: f64) -> f64 {
+        if what == Kind::Local {
+            return 0.0;
+        }
+        let (link, Axis { size, .. }) = (self.link(axis), &mesh.axes()[axis]);
+        link.latency + what.bytes(whole, *size) / link.bandwidth
+    }
+    /// Seconds of a change of placement along an axis; infinite where it has no meaning.
+    pub fn change(&self, mesh: &Mesh, axis: usize, from: &Placement, to: &Placement, whole: f64) -> f64 {
+        if from == to {
+            return 0.0;
+        }
+        if !is_possible(from, to) {
+            return f64::INFINITY;
+        }
+        let direct = !matches!(
+            (from, to),
+            (Placement::Partial(_), Placement::Partial(_))
+                | (Placement::Shard { .. }, Placement::Shard { .. })
+        ) || from.dim() != to.dim();
+        match direct {
+            true => self.exchange(mesh, axis, kind(from, to), whole),
+            false => self.exchange(mesh, axis, kind(from, &Placement::Replicate), whole),
+        }
+    }
+    /// Seconds that one rank needs for a whole call.
+    pub fn work(&self, graph: &Graph, id: NodeId) -> f64 {
+        let node = &graph.nodes[id];
+        let NodeKind::Call { target, args } = &node.kind else { return 0.0 };
+        let Some(op) = prims::lookup(target) else { return 0.0 };
+        let operations = operations_hint(graph, op, args, &node.outputs) as f64;
+        let made: i64 = node.outputs.iter().map(|v| bytes_hint(graph, *v)).sum();
+        operations / self.operations + made as f64 / self.memory
+    }
+}

@@ -1,0 +1,365 @@
+//! Plans: what a user says about placements, as text. A plan file is TOML:
+//!
+//! ```toml
+//! use = ["ddp", "tp:auto"]        # built-in plans, each over the axis of its name or `@axis`
+//!
+//! [placements]                    # patterns with `*`, the first one that matches wins
+//! "*.q_proj.weight" = "tp=S(0)"
+//! "*.o_proj.weight" = "tp=S(1)"
+//! "input_ids" = "dp=S(0)"
+//! "output.0" = "dp=S(0), tp=R"
+//! ```
+//!
+//! A pattern is matched with the names of parameters and buffers, of inputs, of outputs (`output.N`), and of values of the
+//! graph. Tensors that an optimizer keeps for a parameter (`optimizer/NAME/PARAMETER`) are placed as the parameter is.
+
+use std::collections::BTreeMap;
+
+use fx_ir::{Graph, InputKind, OutputKind, ValueId};
+use serde::Deserialize;
+
+use crate::propagate::{Constraints, Fixed};
+use crate::{Mesh, Placement, ShardingError, tensor_parallel};
+
+/// What a user says about placements.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plan {
+    /// Built-in plans.
+    pub built_in: Vec<BuiltIn>,
+    /// Patterns with placements by axis name, in order of priority.
+    pub placements: Vec<(String, Vec<(String, Placement)>)>,
+}
+
+/// A built-in plan over an axis.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BuiltIn {
+    /// Which.
+    pub kind: BuiltInKind,
+    /// The axis; `None` is the axis that has the plan's name, or is the only one.
+    pub axis: Option<String>,
+}
+
+/// The built-in plans.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BuiltInKind {
+    /// Data parallel: every rank has a part of the batch, and all parameters.
+    Ddp,
+    /// Fully sharded: every rank has a part of the batch, and of every parameter.
+    Fsdp,
+    /// Tensor parallel: pairs of products share what is between them, found in the graph.
+    TensorParallel,
+}
+
+impl BuiltInKind {
+    fn name(self) -> &'static str {
+        match self {
+            BuiltInKind::Ddp => "ddp",
+            BuiltInKind::Fsdp => "fsdp",
+            BuiltInKind::TensorParallel => "tp:auto",
+        }
+    }
+    /// Names of the axis that the plan is over where none is given.
+    fn axes(self) -> &'static [&'static str] {
+        match self {
+            BuiltInKind::Ddp => &["dp", "ddp", "data"],
+            BuiltInKind::Fsdp => &["fsdp", "dp", "data"],
+            BuiltInKind::TensorParallel => &["tp", "model"],
+        }
+    }
+}
+
+impl std::str::FromStr for BuiltIn {
+    type Err = ShardingError;
+    fn from_str(text: &str) -> Result<BuiltIn, ShardingError> {
+        let (name, axis) = match text.split_once('@') {
+            Some((name, axis)) => (name, Some(axis.to_owned())),
+            None => (text, None),
+        };
+        let all = [BuiltInKind::Ddp, BuiltInKind::Fsdp, BuiltInKind::TensorParallel];
+        let kind = all.into_iter().find(|k| k.name() == name);
+        let unknown =
+            || ShardingError::Plan(format!("`{name}` is no built-in plan: there are ddp, fsdp and tp:auto"));
+        Ok(BuiltIn { kind: kind.ok_or_else(unknown)?, axis })
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default, rename = "use")]
+    built_in: Vec<String>,
+    #[serde(default)]
+    placements: BTreeMap<String, String>,
+}
+
+impl Plan {
+    /// The plan that the names of the axes suggest: `dp`, `fsdp`, `tp`.
+    pub fn usual(mesh: &Mesh) -> Plan {
+        let of = |name: &str| match name {
+            "dp" | "ddp" | "data" => Some(BuiltInKind::Ddp),
+            "fsdp" => Some(BuiltInKind::Fsdp),
+            "tp" | "model" => Some(BuiltInKind::TensorParallel),
+            _ => None,
+        };
+        let all = mesh
+            .axes()
+            .iter()
+            .filter_map(|a| Some(BuiltIn { kind: of(&a.name)?, axis: Some(a.name.clone()) }));
+        Plan { built_in: all.collect(), placements: Vec::new() }
+    }
+
+    /// Reads a plan file.
+    ///
+    /// # Errors
+    /// A text that is no TOML of this form, or names what does not exist.
+    pub fn parse(text: &str) -> Result<Plan, ShardingError> {
+        let file: File = toml::from_str(text).map_err(|e| ShardingError::Plan(e.to_string()))?;
+        let built_in = file.built_in.iter().map(|b| b.parse()).collect::<Result<_, _>>()?;
+        let mut plan = Plan { built_in, placements: Vec::new() };
+        for (pattern, placements) in &file.placements {
+            plan.place(pattern, placements)?;
+        }
+        // Longer patterns say more; a table of TOML has no order.
+        plan.placements.sort_by_key(|(pattern, _)| (pattern.contains('*'), std::cmp::Reverse(pattern.len())));
+        Ok(plan)
+    }
+
+    /// Adds a pattern with placements as in a file: `dp=S(0), tp=R`.
+    ///
+    /// # Errors
+    /// A text that is no list of placements.
+    pub fn place(&mut self, pattern: &str, placements: &str) -> Result<(), ShardingError> {
+        let one = |part: &str| -> Result<(String, Placement), ShardingError> {
+            let wrong = || {
+                ShardingError::Plan(format!(
+                    "`{part}` is no placement: write `axis=R`, `axis=S(dimension)` or `axis=P(sum)`"
+                ))
+            };
+            let (axis, placement) = part.split_once('=').ok_or_else(wrong)?;
+            Ok((axis.trim().to_owned(), parse_placement(placement.trim()).ok_or_else(wrong)?))
+        };
+        let all = placements.split(',').map(|p| one(p.trim())).collect::<Result<Vec<_>, _>>()?;
+        self.placements.push((pattern.to_owned(), all));
+        Ok(())
+    }
+
+    /// What the plan fixes of a graph of prims. `forward` is the same program without its backward pass, in which `tp:auto`
+    /// looks for pairs of products.
+    ///
+    /// # Errors
+    /// Axes that the mesh lacks, patterns that match nothing.
+    pub fn resolve(&self, graph: &Graph, forward: &Graph, mesh: &Mesh) -> Result<Constraints, ShardingError> {
+        let mut found = Resolved { mesh, by_name: BTreeMap::new(), constraints: Constraints::default() };
+        for (pattern, placements) in &self.placements {
+            found.pattern(graph, pattern, placements)?;
+        }
+        for plan in &self.built_in {
+            let axis = found.axis_of(plan)?;
+            if mesh.axes()[axis].size > 1 {
+                found.built_in(graph, forward, plan.kind, axis)?;
+            }
+        }
+        Ok(found.finish(graph))
+    }
+}
+
+/// `R`, `S(1)`, `P(sum)`.
+fn parse_placement(text: &str) -> Option<Placement> {
+    let inner = |prefix: char| text.strip_prefix(prefix)?.strip_prefix('(')?.strip_suffix(')');
+    match text {
+        "R" => Some(Placement::Replicate),
+        _ => match (inner('S'), inner('P')) {
+            (Some(dim), _) => Some(Placement::shard(dim.trim().parse().ok()?)),
+            (_, Some(how)) => kernel_ir::Combine::from_name(how.trim()).map(Placement::Partial),
+            _ => None,
+        },
+    }
+}
+
+struct Resolved<'a> {
+    mesh: &'a Mesh,
+    by_name: BTreeMap<String, Fixed>,
+    constraints: Constraints,
+}
+
+impl Resolved<'_> {
+    fn open(&self) -> Fixed {
+        vec![None; self.mesh.axes().len()]
+    }
+
+    fn axis(&self, name: &str) -> Result<usize, ShardingError> {
+        let missing = || ShardingError::Plan(format!("the mesh `{}` has no axis `{name}`", self.mesh));
+        self.mesh.axis(name).ok_or_else(missing)
+    }
+
+    fn axis_of(&self, plan: &BuiltIn) -> Result<usize, ShardingError> {
+        if let Some(name) = &plan.axis {
+            return self.axis(name);
+        }
+        let usual = plan.kind.axes().iter().find_map(|name| self.mesh.axis(name));
+        let only = (self.mesh.axes().len() == 1).then_some(0);
+        let missing = || {
+            let name = plan.kind.name();
+            ShardingError::Plan(format!(
+                "which axis of `{}` is `{name}` over? Write `{name}@axis`",
+                self.mesh
+            ))
+        };
+        usual.or(only).ok_or_else(missing)
+    }
+
+    /// Fixes a placement where none is yet.
+    fn fix(&mut self, name: &str, axis: usize, placement: Placement) {
+        let open = self.open();
+        let fixed = self.by_name.entry(name.to_owned()).or_insert(open);
+        fixed[axis].get_or_insert(placement);
+    }
+
+    fn pattern(
+        &mut self,
+        graph: &Graph,
+        pattern: &str,
+        placements: &[(String, Placement)],
+    ) -> Result<(), ShardingError> {
+        let axes = placements
+            .iter()
+            .map(|(axis, p)| Ok((self.axis(axis)?, p.clone())))
+            .collect::<Result<Vec<_>, ShardingError>>()?;
+        let mut matched = false;
+        for (_, _, name) in graph.inputs().filter(|(_, _, name)| matches(pattern, name)) {
+            matched = true;
+            axes.iter().for_each(|(axis, p)| self.fix(name, *axis, p.clone()));
+        }
+        let returned = graph
+            .outputs
+            .iter()
+            .enumerate()
+            .filter(|(_, o)| matches!(o.kind, OutputKind::User | OutputKind::Loss));
+        for (place, (n, _)) in returned.enumerate() {
+            if matches(pattern, &format!("output.{place}")) {
+                matched = true;
+                let open = self.open();
+                let fixed = self.constraints.outputs.entry(n).or_insert(open);
+                fix_open(fixed, &axes);
+            }
+        }
+        let calls = graph.iter().filter(|(_, node)| node.as_call().is_some());
+        let values: Vec<ValueId> = calls.flat_map(|(_, node)| node.outputs.to_vec()).collect();
+        for v in values.into_iter().filter(|v| matches(pattern, &graph.values[*v].name)) {
+            matched = true;
+            let open = self.open();
+            let fixed = self.constraints.values.entry(v).or_insert(open);
+            fix_open(fixed, &axes);
+        }
+        if matched { Ok(()) } else { Err(ShardingError::Unmatched(pattern.to_owned())) }
+    }
+
+    fn built_in(
+        &mut self,
+        graph: &Graph,
+        forward: &Graph,
+        kind: BuiltInKind,
+        axis: usize,
+    ) -> Result<(), ShardingError> {
+        if kind == BuiltInKind::TensorParallel {
+            for (name, placement) in tensor_parallel::find(forward, &self.mesh.axes()[axis])? {
+                self.fix(&name, axis, placement);
+            }
+            return Ok(());
+        }
+        let batched: Vec<String> = batch_inputs(graph);
+        batched.iter().for_each(|name| self.fix(name, axis, Placement::shard(0)));
+        if kind == BuiltInKind::Fsdp {
+            let parameters = graph.inputs().filter(|(v, kind, _)| {
+                let whole = graph.meta(*v).and_then(|m| m.static_sizes());
+                *kind == InputKind::Parameter && whole.is_some_and(|s| s.first().is_some_and(|n| *n > 1))
+            });
+            let names: Vec<String> = parameters.map(|(_, _, name)| name.to_owned()).collect();
+            names.iter().for_each(|name| self.fix(name, axis, Placement::shard(0)));
+        }
+        Ok(())
+    }
+
+    /// By value, with the optimizer's tensors as their parameters are.
+    fn finish(mut self, graph: &Graph) -> Constraints {
+        let named: BTreeMap<&str, ValueId> = graph.inputs().map(|(v, _, name)| (name, v)).collect();
+        for (&name, &v) in &named {
+            let own = self.by_name.get(name);
+            let of_parameter = || {
+                let parameter = name.strip_prefix("optimizer/")?.split_once('/')?.1;
+                let same = graph.meta(v)?.sizes == graph.meta(*named.get(parameter)?)?.sizes;
+                self.by_name.get(parameter).filter(|_| same)
+            };
+            if let Some(fixed) = own.or_else(of_parameter) {
+                self.constraints.values.insert(v, fixed.clone());
+            }
+        }
+        self.constraints
+    }
+}
+
+/// Fixes placements on axes that are open.
+fn fix_open(fixed: &mut Fixed, axes: &[(usize, Placement)]) {
+    for (axis, placement) in axes {
+        fixed[*axis].get_or_insert(placement.clone());
+    }
+}
+
+/// Inputs with a batch along their first dimension: those of the caller that agree with the first one about its size.
+fn batch_inputs(graph: &Graph) -> Vec<String> {
+    let first = |v: ValueId| graph.meta(v).and_then(|m| m.sizes.first().cloned());
+    let users = || graph.inputs().filter(|(_, kind, _)| *kind == InputKind::User);
+    let Some(batch) = users().find_map(|(v, _, _)| first(v)).filter(|n| n.as_const() != Some(1)) else {
+        return Vec::new();
+    };
+    users()
+        .filter(|(v, _, _)| first(*v).as_ref() == Some(&batch))
+        .map(|(_, _, name)| name.to_owned())
+        .collect()
+}
+
+/// Whether a name fits a pattern, in which `*` stands for any text.
+pub(crate) fn matches(pattern: &str, name: &str) -> bool {
+    let Some((head, rest)) = pattern.split_once('*') else { return pattern == name };
+    let Some(mut tail) = name.strip_prefix(head) else { return false };
+    loop {
+        if matches(rest, tail) {
+            return true;
+        }
+        let mut chars = tail.chars();
+        if chars.next().is_none() {
+            return false;
+        }
+        tail = chars.as_str();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_match_whole_names() {
+        assert!(matches("*.weight", "a.b.weight") && matches("a.*.b", "a.x.y.b") && matches("a", "a"));
+        assert!(!matches("*.weight", "a.weight_g") && !matches("a", "ab") && !matches("a*b", "a"));
+    }
+
+    #[test]
+    fn a_file_is_read() {
+        let plan =
+            Plan::parse("use = [\"ddp\", \"tp:auto@model\"]\n[placements]\n\"*.w\" = \"tp=S(1), dp=R\"\n")
+                .expect("a plan");
+        assert_eq!(plan.built_in.len(), 2);
+        assert_eq!(plan.built_in[1].axis.as_deref(), Some("model"));
+        assert_eq!(plan.placements[0].1[0], ("tp".to_owned(), Placement::shard(1)));
+        for wrong in [
+            "use = [\"zero\"]",
+            "[placements]\na = \"tp\"",
+            "[placements]\na = \"tp=S(x)\"",
+            "other = 1",
+            "use =",
+        ] {
+            assert!(Plan::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! From one placement of a tensor to another: which exchanges that takes, in which order, what they cost, and the prims that
+//! perform them on the part of a rank. Parts that are not even are padded to the largest one around an exchange, so that
+//! engines only know equal blocks.
+
+use fx_ir::{Arg, ValueId};
+use ir_core::{Scalar, Shape, SymExpr};
+use kernel_ir::Combine;
+use prims::{Builder, OpError, Placement};
+
+use crate::Mesh;
+use crate::spec::{self, Part, Spec};
+
+/// A change of placement along one axis.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Change {
+    /// The axis.
+    pub(crate) axis: usize,
+    /// Before.
+    pub(crate) from: Placement,
+    /// After.
+    pub(crate) to: Placement,
+}
+
+/// The kind of exchange that a change takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// None: every rank keeps a part of what it has, or pads it.
+    Local,
+    /// The parts of all ranks.
+    AllGather,
+    /// The combination of all ranks.
+    AllReduce,
+    /// A part of the combination of all ranks.
+    ReduceScatter,
+    /// Parts of another dimension.
+    AllToAll,
+}
+
+impl Kind {
+    /// The name of the exchange.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Local => "local",
+            Kind::AllGather => "all_gather",
+            Kind::AllReduce => "all_reduce",
+            Kind::ReduceScatter => "reduce_scatter",
+            Kind::AllToAll => "all_to_all",
+        }
+    }
+    /// What a rank sends over its link for a tensor of which it has `whole` bytes where it has all of this axis, on `ranks`
+    /// ranks: that of rings.
+    pub fn bytes(self, whole: f64, ranks: usize) -> f64 {
+        let others = (ranks as f64 - 1.0) / ranks as f64;
+        match self {
+            Kind::Local => 0.0,
+            Kind::AllGather | Kind::ReduceScatter => others * whole,
+            Kind::AllReduce => 2.0 * others * whole,
+            Kind::AllToAll => others * whole / ranks as f64,
+        }
+    }
+}
+
+/// The changes, in order, from one placement to another. Of axes that split one dimension the inner one is gathered before
+/// the outer one changes.
+pub(crate) fn changes(from: &[Placement], to: &[Placement]) -> Vec<Change> {
+    let mut now: Spec = from.iter().cloned().collect();
+    let mut all = Vec::new();
+    let mut change = |now: &mut Spec, axis: usize, to: &Placement| {
+        for to in stations(&now[axis], to) {
+            all.push(Change { axis, from: now[axis].clone(), to: to.clone() });
+            now[axis] = to;
+        }
+    };
+    for inner in (0..now.len()).rev() {
+        let Some(dim) = now[inner].dim() else { continue };
+        let concerns = |p: &Placement| p.dim() == Some(dim);
+        let moved = |outer: usize| now[outer] != to[outer] && (concerns(&now[outer]) || concerns(&to[outer]));
+        if (0..inner).any(moved) {
+            change(&mut now, inner, &Placement::Replicate);
+        }
+    }
+    for axis in 0..now.len() {
+        if now[axis] != to[axis] {
+            change(&mut now, axis, &to[axis]);
+        }
+    }
+    all
+}
+
+/// The placements after `from` on the way to `to`; most changes are one exchange.
+fn stations(from: &Placement, to: &Placement) -> Vec<Placement> {
+    let direct = match (from, to) {
+        (Placement::Shard { dim: a, .. }, Placement::Shard { dim: b, .. }) => a != b,
+        (Placement::Partial(_), Placement::Partial(_)) => false,
+        (Placement::Shard { .. }, Placement::Partial(how)) => *how == Combine::Sum,
+        _ => true,
+    };
+    match direct {
+        true => vec![to.clone()],
+        false => vec![Placement::Replicate, to.clone()],
+    }
+}
+
+/// The exchange of a change.
+pub(crate) fn kind(from: &Placement, to: &Placement) -> Kind {
+    match (from, to) {
+        (Placement::Shard { .. }, Placement::Replicate) => Kind::AllGather,
+        (Placement::Shard { .. }, Placement::Shard { .. }) => Kind::AllToAll,
+        (Placement::Partial(_), Placement::Replicate) => Kind::AllReduce,
+        (Placement::Partial(_), Placement::Shard { .. }) => Kind::ReduceScatter,
+        _ => Kind::Local,
+    }
+}
+
+/// Whether a change has a meaning: only sums and products have a neutral element that every rank but one may have.
+pub(crate) fn is_possible(from: &Placement, to: &Placement) -> bool {
+    match (from, to) {
+        (a, b) if a == b => true,
+        (_, Placement::Partial(how)) => matches!(how, Combine::Sum | Combine::Prod),
+        _ => true,
+    }
+}
+
+/// Builds changes of placement for the rank at some coordinates.
+pub(crate) struct Builds<'a> {
+    /// The mesh.
+    pub(crate) mesh: &'a Mesh,
+    /// The rank's place.
+    pub(crate) coordinates: &'a [usize],
+}
+
+impl Builds<'_> {
+    /// The rank's part of a tensor of these sizes.
+    pub(crate) fn part(&self, spec: &[Placement], sizes: &[SymExpr]) -> Part {
+        spec::part(self.mesh, spec, sizes, self.coordinates)
+    }
+
+    /// The part that the rank has after a change of one axis. `sizes` are those of the whole tensor, `v` the part by `now`.
+    ///
+    /// # Errors
+    /// What a prim refuses: none for valid placements.
+    pub(crate) fn change(
+        &self,
+        b: &mut Builder<'_>,
+        v: ValueId,
+        sizes: &[SymExpr],
+        now: &[Placement],
+        change: &Change,
+    ) -> Result<ValueId, OpError> {
+        let mut next: Spec = now.iter().cloned().collect();
+        next[change.axis] = change.to.clone();
+        let (had, has) = (self.part(now, sizes), self.part(&next, sizes));
+        let axis = &self.mesh.axes()[change.axis];
+        let group = Arg::from(axis.name.as_str());
+        let ranks = axis.size as i64;
+        match (&change.from, &change.to) {
+            (from, to) if from == to => Ok(v),
+            (Placement::Replicate, Placement::Shard { dim, .. }) => {
+                let first = &has.offsets[*dim] - &had.offsets[*dim];
+                b.slice(v, *dim, first, has.sizes[*dim].clone(), 1)
+            }
+            (Placement::Replicate, Placement::Partial(how)) => {
+                if self.coordinates[change.axis] == 0 {
+                    return Ok(v);
+                }
+                let neutral = if *how == Combine::Prod { 1 } else { 0 };
+                let dtype = b.dtype(v)?;
+                b.full(&had.sizes, Scalar::Int(neutral), dtype)
+            }
+            (Placement::Shard { dim, .. }, Placement::Replicate) => {
+                let largest = had.largest[*dim].clone();
+                let v = pad(b, v, *dim, &largest)?;
+                let v = b.call1("prims.all_gather", vec![v.into(), ranks.into(), group])?;
+                self.join(b, v, *dim, &has.sizes)
+            }
+            (Placement::Shard { dim, .. }, Placement::Partial(_)) => {
+                let first = &had.offsets[*dim] - &has.offsets[*dim];
+                let behind = &has.sizes[*dim] - &first - &had.sizes[*dim];
+                padded(b, v, *dim, first, behind)
+            }
+            (Placement::Partial(how), Placement::Shard { dim, .. }) => {
+                let v = split(b, v, *dim, ranks, &has.largest[*dim])?;
+                let v = b.call1("prims.reduce_scatter", vec![v.into(), how.name().into(), group])?;
+                b.slice(v, *dim, SymExpr::ZERO, has.sizes[*dim].clone(), 1)
+            }
+            (Placement::Partial(how), _) => {
+                b.call1("prims.all_reduce", vec![v.into(), how.name().into(), group])
+            }
+            (Placement::Shard { dim: from, .. }, Placement::Shard { dim: to, .. }) => {
+                let largest = had.largest[*from].clone();
+                let v = pad(b, v, *from, &largest)?;
+                let v = split(b, v, *to, ranks, &has.largest[*to])?;
+                let v = b.call1("prims.all_to_all", vec![v.into(), group])?;
+                let mut joined = b.sizes(v)?;
+                joined.remove(0);
+                joined[*from] = has.sizes[*from].clone();
+                let v = self.join(b, v, *from, &joined)?;
+                b.slice(v, *to, SymExpr::ZERO, has.sizes[*to].clone(), 1)
+            }
+            (Placement::Replicate, Placement::Replicate) => Ok(v),
+        }
+    }
+
+    /// `[ranks, …, part, …]` as `[…, all, …]`, without the padding at its end.
+    fn join(&self, b: &mut Builder<'_>, v: ValueId, dim: usize, sizes: &Shape) -> Result<ValueId, OpError> {
+        let parts = b.sizes(v)?;
+        let order: Vec<usize> = (1..=dim).chain([0]).chain(dim + 1..parts.len()).collect();
+        let v = b.permute(v, &order)?;
+        let mut joined: Shape = parts.iter().skip(1).cloned().collect();
+        joined[dim] = &joined[dim] * &parts[0];
+        let v = b.reshape(v, &joined)?;
+        b.slice(v, dim, SymExpr::ZERO, sizes[dim].clone(), 1)
+    }
+}
+
+/// `[…, all, …]` as `[ranks, …, part, …]` with parts of `largest`, padded at the end.
+fn split(
+    b: &mut Builder<'_>,
+    v: ValueId,
+    dim: usize,
+    ranks: i64,
+    largest: &SymExpr,
+) -> Result<ValueId, OpError> {
+    let v = pad(b, v, dim, &(largest * ranks))?;
+    let mut sizes = b.sizes(v)?;
+    sizes[dim] = largest.clone();
+    sizes.insert(dim, SymExpr::from_i64(ranks));
+    let v = b.reshape(v, &sizes)?;
+    let order: Vec<usize> = [dim].into_iter().chain(0..dim).chain(dim + 1..sizes.len()).collect();
+    b.permute(v, &order)
+}
+
+/// Zeros behind a dimension, up to a size.
+fn pad(b: &mut Builder<'_>, v: ValueId, dim: usize, size: &SymExpr) -> Result<ValueId, OpError> {
+    let behind = size - &b.sizes(v)?[dim];
+    padded(b, v, dim, SymExpr::ZERO, behind)
+}
+
+fn padded(
+    b: &mut Builder<'_>,
+    v: ValueId,
+    dim: usize,
+    before: SymExpr,
+    behind: SymExpr,
+) -> Result<ValueId, OpError> {
+    if before == SymExpr::ZERO && behind == SymExpr::ZERO {
+        return Ok(v);
+    }
+    let (rank, dtype) = (b.rank(v)?, b.dtype(v)?);
+    let at = |n: SymExpr| -> Shape {
+        (0..rank).map(|d| if d == dim { n.clone() } else { SymExpr::ZERO }).collect()
+    };
+    let interior = vec![0i64; rank];
+    let zero = Scalar::zero(dtype);
+    b.call1(
+        "prims.pad",
+        vec![
+            v.into(),
+            Arg::ints(&at(before)),
+            Arg::ints(&at(behind)),
+            interior.as_slice().into(),
+            zero.into(),
+        ],
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const R: Placement = Placement::Replicate;
+
+    #[test]
+    fn inner_axes_are_gathered_before_outer_ones_change() {
+        let s = Placement::shard(0);
+        let found = changes(&[s.clone(), s.clone()], &[R, s.clone()]);
+        let axes: Vec<(usize, Placement)> = found.into_iter().map(|c| (c.axis, c.to)).collect();
+        assert_eq!(axes, [(1, R), (0, R), (1, s.clone())]);
+        assert!(changes(&[s.clone(), R], &[s.clone(), R]).is_empty());
+        let one = changes(&[R, Placement::Partial(Combine::Sum)], &[R, Placement::shard(1)]);
+        assert_eq!(one.len(), 1);
+        assert_eq!(kind(&one[0].from, &one[0].to), Kind::ReduceScatter);
+    }
+}

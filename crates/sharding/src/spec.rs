@@ -1,0 +1,200 @@
+//! The placement of a tensor on a whole mesh, and the part of it that a rank has: sizes, place, and the size that the
+//! largest part has, to which collectives pad.
+
+use fx_ir::Graph;
+use ir_core::{Shape, SymExpr};
+use prims::Placement;
+use smallvec::SmallVec;
+
+use crate::Mesh;
+
+/// One placement for each axis of the mesh. Where several axes split one dimension, the outer axis splits first, and all
+/// have one unit.
+pub type Spec = SmallVec<[Placement; 2]>;
+
+/// The part of a tensor that a rank has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Its sizes.
+    pub sizes: Shape,
+    /// The place of its first element.
+    pub offsets: Shape,
+    /// The sizes of the largest part of any rank.
+    pub largest: Shape,
+}
+
+/// The whole tensor on every rank.
+pub fn whole(mesh: &Mesh) -> Spec {
+    mesh.axes().iter().map(|_| Placement::Replicate).collect()
+}
+
+/// Whether every rank has the whole tensor.
+pub fn is_whole(spec: &[Placement]) -> bool {
+    spec.iter().all(|p| *p == Placement::Replicate)
+}
+
+/// Whether a tensor of these sizes may have the placement: the dimensions exist, consist of whole blocks, and axes that
+/// share a dimension agree about them.
+pub fn is_valid(spec: &[Placement], sizes: &[SymExpr]) -> bool {
+    spec.iter().enumerate().all(|(n, placement)| {
+        let Placement::Shard { dim, unit } = placement else { return true };
+        let agree = |other: &Placement| match other {
+            Placement::Shard { dim: d, unit: u } => d != dim || u == unit,
+            _ => true,
+        };
+        sizes.get(*dim).is_some_and(|size| divide(size, unit).is_some()) && spec[..n].iter().all(agree)
+    })
+}
+
+/// Whether all ranks have equal parts, as far as the sizes' forms show.
+pub fn is_even(mesh: &Mesh, spec: &[Placement], sizes: &[SymExpr]) -> bool {
+    (0..sizes.len()).all(|dim| {
+        let Some(unit) = unit_of(spec, dim) else { return true };
+        let of_dim = spec.iter().zip(mesh.axes()).filter(|(p, _)| p.dim() == Some(dim));
+        let ranks: i64 = of_dim.map(|(_, a)| a.size as i64).product();
+        divide(&sizes[dim], &(unit * ranks)).is_some()
+    })
+}
+
+/// The same parts, in units of single elements where that makes no difference.
+pub fn normalize(mesh: &Mesh, spec: &mut [Placement], sizes: &[SymExpr]) {
+    for dim in 0..sizes.len() {
+        let of_dim = |p: &Placement| p.dim() == Some(dim);
+        let ranks: i64 =
+            spec.iter().zip(mesh.axes()).filter(|(p, _)| of_dim(p)).map(|(_, a)| a.size as i64).product();
+        for placement in spec.iter_mut() {
+            if let Placement::Shard { dim: d, unit } = placement
+                && *d == dim
+                && divide(&sizes[dim], &(&*unit * ranks)).is_some()
+            {
+                *unit = SymExpr::ONE;
+            }
+        }
+    }
+}
+
+/// `a / b` where that is a whole number in every call, as far as their forms show.
+pub fn divide(a: &SymExpr, b: &SymExpr) -> Option<SymExpr> {
+    if *b == SymExpr::ONE {
+        return Some(a.clone());
+    }
+    match (a.as_const(), b.as_const()) {
+        (Some(a), Some(b)) => (b > 0 && a % b == 0).then(|| SymExpr::from_i64(a / b)),
+        _ if a == b => Some(SymExpr::ONE),
+        _ => {
+            let quotient = a.floor_div(b);
+            (&quotient * b == *a).then_some(quotient)
+        }
+    }
+}
+
+/// What the rank at these coordinates has of a tensor of these sizes.
+pub fn part(mesh: &Mesh, spec: &[Placement], sizes: &[SymExpr], coordinates: &[usize]) -> Part {
+    let mut part = Part {
+        sizes: sizes.iter().cloned().collect(),
+        offsets: sizes.iter().map(|_| SymExpr::ZERO).collect(),
+        largest: sizes.iter().cloned().collect(),
+    };
+    for (dim, size) in sizes.iter().enumerate() {
+        let Some(unit) = unit_of(spec, dim) else { continue };
+        let blocks = divide(size, &unit).unwrap_or_else(|| size.ceil_div(&unit));
+        let (mut most, mut have, mut first) = (blocks.clone(), blocks, SymExpr::ZERO);
+        let axes = spec.iter().zip(mesh.axes()).zip(coordinates).filter(|((p, _), _)| p.dim() == Some(dim));
+        for ((_, axis), &at) in axes {
+            let ranks = SymExpr::from_i64(axis.size as i64);
+            let even = divide(&most, &ranks);
+            let chunk = even.clone().unwrap_or_else(|| most.ceil_div(&ranks));
+            let begin = &chunk * at as i64;
+            let full = have == most && (even.is_some() || at == 0);
+            let (begin, own) = match full {
+                true => (begin, chunk.clone()),
+                false => {
+                    let begin = begin.sym_min(&have);
+                    let own = (&have - &begin).sym_min(&chunk);
+                    (begin, own)
+                }
+            };
+            first = first + begin;
+            (most, have) = (chunk, own);
+        }
+        part.sizes[dim] = have * &unit;
+        part.offsets[dim] = first * &unit;
+        part.largest[dim] = most * &unit;
+    }
+    part
+}
+
+fn unit_of(spec: &[Placement], dim: usize) -> Option<SymExpr> {
+    spec.iter().find_map(|p| match p {
+        Placement::Shard { dim: d, unit } if *d == dim => Some(unit.clone()),
+        _ => None,
+    })
+}
+
+/// `dp: S(0), tp: R`, for messages and reports.
+pub fn text(mesh: &Mesh, spec: &[Placement], graph: &Graph) -> String {
+    let one = |(axis, p): (&crate::Axis, &Placement)| format!("{}: {}", axis.name, placement_text(p, graph));
+    mesh.axes().iter().zip(spec).map(one).collect::<Vec<_>>().join(", ")
+}
+
+/// `R`, `S(0)`, `S(0 by 64)`, `P(sum)`.
+pub fn placement_text(placement: &Placement, graph: &Graph) -> String {
+    match placement {
+        Placement::Replicate => "R".into(),
+        Placement::Shard { dim, unit } if *unit == SymExpr::ONE => format!("S({dim})"),
+        Placement::Shard { dim, unit } => format!("S({dim} by {})", graph.size_text(unit)),
+        Placement::Partial(how) => format!("P({})", how.name()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbers(shape: &Shape) -> Vec<i64> {
+        shape.iter().map(|e| e.as_const().expect("a number")).collect()
+    }
+
+    /// Every element is in exactly one part, whatever the sizes, units and axes are.
+    #[test]
+    fn parts_cover_a_dimension_once() {
+        let mesh: Mesh = "a=2,b=3".parse().expect("a mesh");
+        for (blocks, unit) in (0..20).flat_map(|n| [(n, 1), (n, 4)]) {
+            let unit_expr = SymExpr::from_i64(unit);
+            let shard = Placement::Shard { dim: 0, unit: unit_expr };
+            for spec in [
+                vec![shard.clone(), shard.clone()],
+                vec![Placement::Replicate, shard.clone()],
+                vec![shard.clone(), Placement::Replicate],
+            ] {
+                let size = [SymExpr::from_i64(blocks * unit)];
+                let copies: usize = spec
+                    .iter()
+                    .zip(mesh.axes())
+                    .filter(|(p, _)| p.dim().is_none())
+                    .map(|(_, a)| a.size)
+                    .product();
+                let mut seen = vec![0usize; (blocks * unit) as usize];
+                for rank in 0..mesh.ranks() {
+                    let part = part(&mesh, &spec, &size, &mesh.coordinates(rank));
+                    let (n, at) = (numbers(&part.sizes)[0], numbers(&part.offsets)[0]);
+                    assert!(n <= numbers(&part.largest)[0] && n % unit == 0 && at + n <= blocks * unit);
+                    seen[at as usize..(at + n) as usize].iter_mut().for_each(|s| *s += 1);
+                }
+                assert!(seen.iter().all(|s| *s == copies), "{blocks} {unit} {spec:?} {seen:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn units_disappear_where_parts_are_even() {
+        let mesh: Mesh = "a=2,b=2".parse().expect("a mesh");
+        let blocks = |unit: i64| Placement::Shard { dim: 0, unit: SymExpr::from_i64(unit) };
+        let mut spec = vec![blocks(4), Placement::Replicate];
+        normalize(&mesh, &mut spec, &[SymExpr::from_i64(16)]);
+        assert_eq!(spec[0], Placement::shard(0));
+        let mut nested = vec![blocks(4), blocks(4)];
+        normalize(&mesh, &mut nested, &[SymExpr::from_i64(24)]);
+        assert_eq!(nested[0], blocks(4), "six blocks on four ranks");
+    }
+}

@@ -1,0 +1,277 @@
+//! Whole graphs: random ones with random placements, and ones that show what a plan does.
+
+use std::collections::HashMap;
+
+use fx_ir::{Arg, Graph, InputKind, Output, OutputKind, ValueId, ValueType};
+use ir_core::{DType, Shape, SymExpr, TensorMeta};
+use prims::Builder;
+use sharding::{Constraints, Costs, Kind, Mesh, Placement, Plan, localize, propagate};
+use tensor::Tensor;
+
+use crate::ranks::{self, Symbols};
+
+/// Numbers that are the same in every run.
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = tensor::formula::splitmix64(self.0);
+        (self.0 % n.max(1) as u64) as usize
+    }
+    fn pick<'a, T>(&mut self, list: &'a [T]) -> &'a T {
+        &list[self.below(list.len())]
+    }
+}
+
+fn meta(sizes: &[i64]) -> ValueType {
+    ValueType::Tensor(TensorMeta::contiguous(DType::F64, sizes.iter().map(|s| SymExpr::from_i64(*s))))
+}
+
+/// A graph that is grown call by call; what an operator refuses is left out.
+fn random_graph(rng: &mut Rng) -> Graph {
+    let mut graph = Graph::new("random");
+    let dims = [1, 2, 3, 4, 5, 6, 8];
+    let mut values: Vec<ValueId> = Vec::new();
+    for n in 0..3 {
+        let rank = 1 + rng.below(3);
+        let sizes: Vec<i64> = (0..rank).map(|_| *rng.pick(&dims)).collect();
+        let kind = if n == 0 { InputKind::User } else { InputKind::Parameter };
+        values.push(graph.placeholder(kind, format!("in{n}"), &format!("in{n}"), meta(&sizes)));
+    }
+    let origin = graph.add_origin(Default::default());
+    for n in 0..12 {
+        let name = format!("v{n}");
+        let mut b = Builder::new(&mut graph, name, origin);
+        if let Ok(v) = random_call(rng, &mut b, &values) {
+            values.push(v);
+        }
+    }
+    let last: Vec<ValueId> = values.iter().rev().take(3).copied().collect();
+    graph.outputs = last.iter().map(|v| Output { kind: OutputKind::User, arg: (*v).into() }).collect();
+    prims::scalars::eliminate_dead(&mut graph);
+    graph
+}
+
+fn random_call(rng: &mut Rng, b: &mut Builder<'_>, values: &[ValueId]) -> Result<ValueId, prims::OpError> {
+    let x = *rng.pick(values);
+    let y = *rng.pick(values);
+    let sizes = b.sizes(x)?;
+    let rank = sizes.len();
+    let dim = rng.below(rank);
+    match rng.below(12) {
+        0 => b.add(x, y),
+        1 => b.mul(x, y),
+        2 => b.sub(x, 0.5),
+        3 => b.tanh(x),
+        4 if rank > 0 => b.reduce(kernel_ir::ReduceOp::Sum, x, &[dim], rng.below(2) == 0),
+        5 if rank > 0 => b.reduce(kernel_ir::ReduceOp::Max, x, &[dim], true),
+        6 if rank > 1 => {
+            let mut order: Vec<usize> = (0..rank).collect();
+            order.swap(dim, rng.below(rank));
+            b.permute(x, &order)
+        }
+        7 if rank > 1 => {
+            let mut joined: Shape = sizes.clone();
+            let at = rng.below(rank - 1);
+            let second = joined.remove(at + 1);
+            joined[at] = &joined[at] * second;
+            b.reshape(x, &joined)
+        }
+        8 if rank > 0 => {
+            let n = sizes[dim].as_const().unwrap();
+            let mut split: Shape = sizes.clone();
+            let parts = if n % 2 == 0 { 2 } else { 1 };
+            split[dim] = SymExpr::from_i64(n / parts);
+            split.insert(dim, SymExpr::from_i64(parts));
+            b.reshape(x, &split)
+        }
+        9 => {
+            let (a, b_sizes) = (b.sizes(x)?, b.sizes(y)?);
+            if a.len() < 2 || b_sizes.len() != a.len() {
+                let y = b.unsqueeze(x, rank)?;
+                return b.exp(y).and_then(|y| b.log1p(y));
+            }
+            b.call1("prims.matmul", vec![x.into(), y.into()])
+        }
+        10 if rank > 0 => b.call1("prims.cumsum", vec![x.into(), (dim as i64).into()]),
+        11 if rank > 0 => b.call1("prims.cat", vec![Arg::values([x, x]), (dim as i64).into()]),
+        _ => b.neg(x),
+    }
+}
+
+/// Random placements of inputs and outputs.
+fn random_constraints(rng: &mut Rng, graph: &Graph, mesh: &Mesh) -> Constraints {
+    let mut found = Constraints::default();
+    let place = |v: ValueId, rng: &mut Rng| -> Vec<Option<Placement>> {
+        let rank = graph.meta(v).unwrap().rank();
+        let one = |rng: &mut Rng| match rng.below(3) {
+            0 => None,
+            1 => Some(Placement::Replicate),
+            _ => (rank > 0).then(|| Placement::shard(rng.below(rank))),
+        };
+        mesh.axes().iter().map(|_| one(rng)).collect()
+    };
+    for (v, _, _) in graph.inputs() {
+        let fixed = place(v, rng);
+        found.values.insert(v, fixed);
+    }
+    let inner: Vec<ValueId> =
+        graph.iter().filter(|(_, n)| n.as_call().is_some()).map(|(_, n)| n.outputs[0]).collect();
+    if let Some(v) = (!inner.is_empty()).then(|| *rng.pick(&inner)) {
+        let fixed = place(v, rng);
+        found.values.insert(v, fixed);
+    }
+    found
+}
+
+#[test]
+fn random_graphs_give_the_same_on_every_mesh() {
+    let mut exchanges = HashMap::new();
+    for seed in 0..400 {
+        let mut rng = Rng(seed);
+        let graph = random_graph(&mut rng);
+        let sizes = |name: &str| -> Vec<usize> {
+            let (v, _, _) = graph.inputs().find(|(_, _, n)| *n == name).unwrap();
+            graph.meta(v).unwrap().static_sizes().unwrap().iter().map(|s| *s as usize).collect()
+        };
+        let input = |name: &str| {
+            tensor::formula::fill(name, &sizes(name), 1.0, 0.1).unwrap().to_dtype(DType::F64).unwrap()
+        };
+        let inputs: Vec<Tensor> = graph.inputs().map(|(_, _, name)| input(name)).collect();
+        let expected = interp::run(&graph, &inputs).unwrap();
+        let mesh: Mesh = rng.pick(&["a=2", "a=3", "a=2,b=2", "a=2,b=3"]).parse().unwrap();
+        let fixed = random_constraints(&mut rng, &graph, &mesh);
+        // Links without cost favour exchanges, links without bandwidth avoid them: both must be right.
+        let costs = match rng.below(3) {
+            0 => Costs::default(),
+            1 => Costs { operations: 1e3, memory: 1e3, ..Costs::default() },
+            _ => Costs { operations: 1e30, memory: 1e30, ..Costs::default() },
+        };
+        let layout = propagate(&graph, &mesh, &fixed, &costs).unwrap();
+        let all = ranks::run(&graph, &mesh, &layout, &input, &Symbols::new());
+        let local = localize(&graph, &mesh, &layout, &mesh.coordinates(0)).unwrap();
+        local.exchanges.iter().for_each(|e| *exchanges.entry(e.kind).or_insert(0) += 1);
+        for got in &all {
+            for (n, (g, e)) in got.iter().zip(&expected).enumerate() {
+                ranks::assert_close(&format!("seed {seed} {mesh} output {n}\n{graph}"), g, e, 1e-9, 1e-30);
+            }
+        }
+    }
+    eprintln!("{exchanges:?}");
+    for kind in [Kind::AllGather, Kind::AllReduce, Kind::ReduceScatter, Kind::AllToAll] {
+        assert!(exchanges.contains_key(&kind), "{kind:?} is never used");
+    }
+}
+
+const MLP: &str = "fx 1.0
+graph \"mlp\" {
+  %x: f32[4, 8] = input \"x\"
+  %w1: f32[16, 8] = parameter \"up.weight\"
+  %w2: f32[8, 16] = parameter \"down.weight\"
+
+  %t1: f32[8, 16] = prims.permute(%w1, [1, 0])
+  %h: f32[4, 16] = prims.matmul(%x, %t1)
+  %a: f32[4, 16] = prims.tanh(%h)
+  %t2: f32[16, 8] = prims.permute(%w2, [1, 0])
+  %y: f32[4, 8] = prims.matmul(%a, %t2)
+  return %y
+}
+";
+
+fn exchanges(text: &str, mesh: &str, plan: &Plan) -> Vec<(String, Kind)> {
+    let (graph, mesh): (Graph, Mesh) = (text.parse().unwrap(), mesh.parse().unwrap());
+    let fixed = plan.resolve(&graph, &graph, &mesh).unwrap();
+    let layout = propagate(&graph, &mesh, &fixed, &Costs::default()).unwrap();
+    let local = localize(&graph, &mesh, &layout, &mesh.coordinates(1)).unwrap();
+    local.exchanges.into_iter().map(|e| (e.value, e.kind)).collect()
+}
+
+#[test]
+fn a_pair_of_products_takes_one_sum() {
+    let mesh: Mesh = "tp=2".parse().unwrap();
+    let plan = Plan::usual(&mesh);
+    assert_eq!(exchanges(MLP, "tp=2", &plan), [("y".to_owned(), Kind::AllReduce)]);
+    let graph: Graph = MLP.parse().unwrap();
+    let fixed = plan.resolve(&graph, &graph, &mesh).unwrap();
+    let of = |name: &str| {
+        let (v, _, _) = graph.inputs().find(|(_, _, n)| *n == name).unwrap();
+        fixed.values.get(&v).cloned()
+    };
+    assert_eq!(of("up.weight"), Some(vec![Some(Placement::shard(0))]));
+    assert_eq!(of("down.weight"), Some(vec![Some(Placement::shard(1))]));
+}
+
+#[test]
+fn a_batch_in_parts_takes_no_exchange_but_that_of_the_result() {
+    let plan = Plan::usual(&"dp=2".parse().unwrap());
+    assert_eq!(exchanges(MLP, "dp=2", &plan), [("y".to_owned(), Kind::AllGather)]);
+}
+
+#[test]
+fn what_a_plan_names_must_exist() {
+    let graph: Graph = MLP.parse().unwrap();
+    let mesh: Mesh = "dp=2".parse().unwrap();
+    let resolve = |text: &str| Plan::parse(text).and_then(|p| p.resolve(&graph, &graph, &mesh)).map(drop);
+    assert!(resolve("[placements]\n\"*.weight\" = \"dp=S(0)\"").is_ok());
+    let wrong = resolve("[placements]\n\"*.bias\" = \"dp=S(0)\"").unwrap_err().to_string();
+    assert!(wrong.contains("*.bias"), "{wrong}");
+    let wrong = resolve("[placements]\n\"x\" = \"tp=S(0)\"").unwrap_err().to_string();
+    assert!(wrong.contains("no axis `tp`"), "{wrong}");
+    let mut plan = Plan::default();
+    plan.place("x", "dp=S(2)").unwrap();
+    let fixed = plan.resolve(&graph, &graph, &mesh).unwrap();
+    let wrong = propagate(&graph, &mesh, &fixed, &Costs::default()).unwrap_err().to_string();
+    assert!(wrong.contains("`x`") && wrong.contains("not possible"), "{wrong}");
+}
+
+#[test]
+fn symbolic_and_uneven_sizes() {
+    let mut graph = Graph::new("symbolic");
+    let symbol = |name: &str| ir_core::Symbol {
+        name: name.into(),
+        min: 1,
+        max: Some(1000),
+        hint: Some(6),
+        unbacked: false,
+    };
+    let (b, s) =
+        (SymExpr::sym(graph.add_symbol(symbol("batch"))), SymExpr::sym(graph.add_symbol(symbol("length"))));
+    let ty = |sizes: &[SymExpr]| ValueType::Tensor(TensorMeta::contiguous(DType::F64, sizes.iter().cloned()));
+    let x = graph.placeholder(InputKind::User, "x", "x", ty(&[b.clone(), s.clone(), 8.into()]));
+    let w = graph.placeholder(InputKind::Parameter, "w", "w", meta(&[8, 6]));
+    let origin = graph.add_origin(Default::default());
+    let mut build = Builder::new(&mut graph, "y", origin);
+    let rows = build.reshape(x, &[&b * &s, 8.into()]).unwrap();
+    let y = build.call1("prims.matmul", vec![rows.into(), w.into()]).unwrap();
+    let y = build.reshape(y, &[b.clone(), s.clone(), 2.into(), 3.into()]).unwrap();
+    let y = build.permute(y, &[0, 2, 1, 3]).unwrap();
+    let sum = build.reduce(kernel_ir::ReduceOp::Sum, y, &[0], false).unwrap();
+    graph.outputs = [y, sum].iter().map(|v| Output { kind: OutputKind::User, arg: (*v).into() }).collect();
+    for (mesh, plan) in [
+        ("dp=2", "[placements]\nx = \"dp=S(0)\""),
+        ("dp=3", "[placements]\nx = \"dp=S(1)\""),
+        ("dp=2,tp=2", "[placements]\nx = \"dp=S(0)\"\nw = \"tp=S(1)\""),
+        ("dp=2,tp=4", "[placements]\nx = \"dp=S(0), tp=S(1)\"\nw = \"tp=S(0)\""),
+        ("a=2,b=2", "[placements]\nx = \"a=S(0), b=S(0)\""),
+    ] {
+        let mesh: Mesh = mesh.parse().unwrap();
+        let fixed = Plan::parse(plan).unwrap().resolve(&graph, &graph, &mesh).unwrap();
+        let layout = propagate(&graph, &mesh, &fixed, &Costs::default()).unwrap();
+        for (batch, length) in [(1, 1), (2, 3), (5, 7), (4, 2), (7, 1)] {
+            let input = |name: &str| {
+                let sizes: &[usize] = if name == "x" { &[batch, length, 8] } else { &[8, 6] };
+                tensor::formula::fill(name, sizes, 1.0, 0.0).unwrap().to_dtype(DType::F64).unwrap()
+            };
+            let expected = interp::run(&graph, &[input("x"), input("w")]).unwrap();
+            let symbols: Symbols =
+                [(b.as_sym().unwrap(), batch as i64), (s.as_sym().unwrap(), length as i64)]
+                    .into_iter()
+                    .collect();
+            for got in ranks::run(&graph, &mesh, &layout, &input, &symbols) {
+                for (g, e) in got.iter().zip(&expected) {
+                    ranks::assert_close(&format!("{mesh} {plan} {batch} {length}"), g, e, 1e-12, 1e-30);
+                }
+            }
+        }
+    }
+}
