@@ -36,7 +36,7 @@ pub struct FunctionalizeError {
     /// Its operator.
     pub target: String,
     /// Where it comes from.
-    pub origin: Origin,
+    pub origin: Box<Origin>,
     /// Why.
     pub problem: FunctionalizeProblem,
 }
@@ -162,7 +162,7 @@ fn run(old: &Graph, nested: bool, errors: &mut Vec<FunctionalizeError>) -> Body 
             let refused_before = problem == FunctionalizeProblem::Undefined && !errors.is_empty();
             if !refused_before {
                 let target = node.as_call().map_or("placeholder", |(target, _)| target).to_string();
-                let (node, origin) = (old.node_name(id).to_string(), old.origin(id).clone());
+                let (node, origin) = (old.node_name(id).to_string(), Box::new(old.origin(id).clone()));
                 errors.push(FunctionalizeError { node, target, origin, problem });
             }
         }
@@ -324,7 +324,7 @@ impl Pass<'_> {
                 Err(problem) => errors.push(FunctionalizeError {
                     node: "return".into(),
                     target: "return".into(),
-                    origin: Origin::default(),
+                    origin: Box::default(),
                     problem,
                 }),
             }

@@ -7,7 +7,7 @@
 //! a call, by the code that has the call's inputs.
 
 use fx_ir::{Arg, Graph, InputKind, NodeKind, OriginId, Symbol, ValueId, ValueType};
-use ir_core::{Atom, DType, Origin, Shape, SymExpr, SymId, TensorMeta, contiguous_strides};
+use ir_core::{Atom, DType, Shape, SymExpr, SymId, TensorMeta, contiguous_strides};
 use rustc_hash::FxHashSet;
 
 use super::{FunctionalizeError, FunctionalizeProblem};
@@ -197,7 +197,7 @@ impl Pass {
         FunctionalizeError {
             node: self.out.values[v].name.clone(),
             target: "placeholder".into(),
-            origin: Origin::default(),
+            origin: Box::default(),
             problem: FunctionalizeProblem::Undetermined { expr: e.to_string() },
         }
     }
