@@ -22,7 +22,7 @@ mod template;
 
 use std::collections::HashMap;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use ir_core::EntityId;
 use kernel_ir::runtime::{Binder, Collectives, Dynamic, Exchanges, Exec, Machine, Node, Sizes};
@@ -125,7 +125,8 @@ pub struct Compiled {
     arenas: Arenas,
     bound: Option<Bound>,
     pool: Option<Arc<rayon::ThreadPool>>,
-    options: ExecOptions,
+    /// Threads of a call.
+    threads: usize,
     /// The number of forks when the pool was made.
     forks: usize,
     persistent_bytes: u64,
@@ -177,6 +178,7 @@ impl Compiled {
         let fixed =
             placed.and_then(Result::ok).map(|(offsets, bytes)| Arc::new(ArenaLayout { offsets, bytes }));
         let binder = Binder::of_inputs(&program);
+        let threads = wanted_threads(options.threads);
         Ok(Compiled {
             binder,
             dynamic: Dynamic::new(&program),
@@ -187,8 +189,8 @@ impl Compiled {
             fixed,
             arenas: Arenas::default(),
             bound: None,
-            pool: pool(options.threads)?,
-            options,
+            pool: pool(threads)?,
+            threads,
             forks: forked::forks(),
             persistent_bytes: 0,
             keeping: None,
@@ -476,12 +478,12 @@ impl Compiled {
     /// Runs `body` on the pool, with its threads kept spinning between steps where there are several.
     fn in_team<R: Send>(&self, several: bool, body: &(dyn Fn() -> R + Sync)) -> Result<R, ExecError> {
         // Another thread would have to be woken, which takes longer than a small program.
-        if wanted_threads(self.options.threads) == 1 {
+        if self.threads == 1 {
             return Ok(team::alone(body));
         }
         let inside = || if several { team::with(body) } else { body() };
         if self.forks != forked::forks() {
-            return Ok(forked::pool(wanted_threads(self.options.threads))?.install(inside));
+            return Ok(forked::pool(self.threads)?.install(inside));
         }
         Ok(match &self.pool {
             Some(pool) => pool.install(inside),
@@ -573,19 +575,24 @@ fn byte_size(buffer: &Buffer, sizes: &Sizes) -> Result<usize, ExecError> {
 
 /// The pool for a number of threads; the global one if it has that number.
 fn pool(threads: usize) -> Result<Option<Arc<rayon::ThreadPool>>, ExecError> {
-    let wanted = wanted_threads(threads);
-    if wanted == rayon::current_num_threads() {
-        return Ok(None);
+    match threads == rayon::current_num_threads() {
+        true => Ok(None),
+        false => forked::pool(threads).map(Some),
     }
-    forked::pool(wanted).map(Some)
 }
 
 fn wanted_threads(threads: usize) -> usize {
     if threads == 0 { physical_cores() } else { threads }
 }
 
-/// Physical cores, where the system reports how threads share them; else threads.
+/// Physical cores, where the system reports how threads share them; else threads. The system is asked once: its answer is in
+/// files, and every small program that is compiled wants it.
 pub(crate) fn physical_cores() -> usize {
+    static CORES: OnceLock<usize> = OnceLock::new();
+    *CORES.get_or_init(count_cores)
+}
+
+fn count_cores() -> usize {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let mut cores = std::collections::HashSet::new();
     for cpu in 0..threads {
