@@ -74,6 +74,31 @@ pub struct TensorInfo {
     pub(crate) value: Option<SymExpr>,
 }
 
+impl Input {
+    /// As a tensor of the host; `None` for text and for nothing.
+    ///
+    /// # Errors
+    /// A tensor on a device.
+    pub(crate) fn host(&self) -> Result<Option<Tensor>, Error> {
+        let number = |s: Scalar, dtype| Tensor::scalar(dtype, s).map(Some).map_err(Error::from);
+        match self {
+            Input::Tensor(Value::Host(tensor)) => Ok(Some(tensor.clone())),
+            Input::Tensor(Value::Device(tensor)) => Err(Error::OtherDevice(format!("{tensor:?}"))),
+            Input::Int(n) => number(Scalar::Int(*n), DType::I64),
+            Input::Float(x) => number(Scalar::Float(*x), DType::F64),
+            Input::Bool(b) => number(Scalar::Bool(*b), DType::Bool),
+            Input::Str(_) | Input::None => Ok(None),
+        }
+    }
+}
+
+/// The inputs of a call without those that the model was exported for, which a call may leave out.
+pub(crate) fn varying<'a>(infos: &[InputInfo], inputs: &'a [Input]) -> Vec<&'a Input> {
+    let all = inputs.len() == infos.len();
+    let given = inputs.iter().enumerate().filter(|(n, _)| !(all && infos[*n].is_constant()));
+    given.map(|(_, input)| input).collect()
+}
+
 impl InputInfo {
     /// The input of this type; `None` for a value that is not an input.
     pub(crate) fn of(name: &str, ty: &ValueType, symbols: &Symbols) -> Option<InputInfo> {

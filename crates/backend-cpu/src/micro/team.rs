@@ -2,17 +2,21 @@
 //! loops. Splits nothing itself: the templates define the tasks.
 //!
 //! A rayon thread without work sleeps after some microseconds and is woken through a futex; a network is hundreds of loops
-//! of some tens of microseconds. So [`with`] enlists the pool's other threads once; they poll a counter for the next loop
-//! and yield the processor only after some thousand polls without one, as OpenMP runtimes do.
+//! of some tens of microseconds. So within [`with`] the first loop that is split enlists the pool's other threads; they poll a
+//! counter for the next loop and yield the processor only after some thousand polls without one, as OpenMP runtimes do.
+//!
+//! Who leads a loop never waits for a thread to wake up: it works on the tasks itself, and waits for those helpers alone that
+//! have begun some. A helper that comes too late finds nothing to do.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::ptr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
 /// Iterations of the polling loop before a helper begins to yield between polls (about 100 microseconds).
 const SPIN: u32 = 4000;
 
-/// A loop in progress: `next` is the next task number, `left` counts helpers that have not finished.
+/// A loop in progress: `next` is the next task number.
 struct Loop<'a> {
     body: &'a (dyn Fn(usize) + Sync),
     tasks: usize,
@@ -33,20 +37,22 @@ impl Loop<'_> {
 }
 
 /// The shared state of the leader and its helpers.
+#[derive(Default)]
 struct Team {
     /// Counts loops; a change makes the helpers look at `current`.
     epoch: AtomicUsize,
     current: AtomicPtr<Loop<'static>>,
     /// Helpers still inside the current loop.
     busy: AtomicUsize,
-    helpers: AtomicUsize,
-    /// A loop is open for joining; helpers that arrive late stay out.
+    /// Whether helpers were sent for.
+    enlisted: AtomicBool,
+    /// No loop will follow: helpers leave, and those that come late stay out.
     closed: AtomicBool,
 }
 
 thread_local! {
-    /// The team that this thread leads, or null.
-    static LEADS: Cell<*const Team> = const { Cell::new(ptr::null()) };
+    /// The team that this thread leads.
+    static LEADS: RefCell<Option<Arc<Team>>> = const { RefCell::new(None) };
     /// Set on helpers and inside loops: a nested loop runs on its own thread.
     static IN_PARALLEL: Cell<bool> = const { Cell::new(false) };
 }
@@ -56,10 +62,15 @@ pub fn threads() -> usize {
     if IN_PARALLEL.get() { 1 } else { rayon::current_num_threads() }
 }
 
+/// Whether this thread leads a team.
+fn leads() -> bool {
+    LEADS.with_borrow(Option::is_some)
+}
+
 /// How many threads a loop of `work` multiply-adds (or copies of a value, at a few to a multiply-add) should use: one, if
 /// dispatching a part takes longer than computing it. Dispatch takes about a microsecond in a team, else ten and more.
 pub fn threads_for(work: usize) -> usize {
-    let worth = if LEADS.get().is_null() { 1 << 20 } else { 1 << 16 };
+    let worth = if leads() { 1 << 16 } else { 1 << 20 };
     if work < worth { 1 } else { threads() }
 }
 
@@ -80,24 +91,13 @@ fn run(tasks: usize, threads: usize, f: &(dyn Fn(usize) + Sync)) {
         return (0..tasks).for_each(f);
     }
     let work = Loop { body: f, tasks, next: AtomicUsize::new(0), panicked: AtomicBool::new(false) };
-    let team = LEADS.get();
-    if team.is_null() {
-        return split(&work, threads);
+    if let Some(team) = LEADS.with_borrow(Option::clone) {
+        return team.lead(&work, self::threads());
     }
-    // SAFETY: `with` clears LEADS before the team is dropped.
-    unsafe { (*team).lead(&work) };
-}
-
-/// Without a team: as many joined halves as threads, each taking tasks until none is left. `rayon::join` does not allocate.
-fn split(work: &Loop<'_>, threads: usize) {
-    if threads <= 1 {
-        let was = IN_PARALLEL.replace(true);
-        let guard = Restore(was);
-        work.work();
-        drop(guard);
-        return;
-    }
-    rayon::join(|| split(work, threads / 2), || split(work, threads - threads / 2));
+    let team = Arc::new(Team::default());
+    // Closes the team even if a task panics, so that its helpers leave.
+    let _closes = Closes(&team);
+    team.lead(&work, threads);
 }
 
 /// Resets the flag, also on a panic.
@@ -109,32 +109,17 @@ impl Drop for Restore {
     }
 }
 
-/// Runs `body` with the pool's other threads kept ready for [`par_for`]. Nested calls, and calls inside a loop, just run
-/// `body`. Meanwhile the pool does no other work: `body` must use [`par_for`] and not rayon itself.
-pub fn with<R: Send>(body: impl FnOnce() -> R + Send) -> R {
-    let threads = threads();
-    if threads <= 1 || !LEADS.get().is_null() {
+/// Runs `body` with the pool's other threads kept ready for [`par_for`] from the first loop on that is split. Nested calls, and
+/// calls inside a loop, just run `body`. Meanwhile the pool does no other work: `body` must use [`par_for`] and not rayon itself.
+pub fn with<R>(body: impl FnOnce() -> R) -> R {
+    if threads() <= 1 || leads() {
         return body();
     }
-    let team = Team {
-        epoch: AtomicUsize::new(0),
-        current: AtomicPtr::new(ptr::null_mut()),
-        busy: AtomicUsize::new(0),
-        helpers: AtomicUsize::new(0),
-        closed: AtomicBool::new(false),
-    };
-    let mut result = None;
-    rayon::in_place_scope(|scope| {
-        for _ in 1..threads {
-            scope.spawn(|_| team.help());
-        }
-        // Closes the team and clears LEADS even if `body` panics; otherwise the helpers would spin forever.
-        let guard = Leading::new(&team);
-        result = Some(body());
-        drop(guard);
-    });
-    // PROOF: assigned above unless `body` panicked, which the scope passes on.
-    result.expect("the scope ran the body")
+    let team = Arc::new(Team::default());
+    LEADS.set(Some(Arc::clone(&team)));
+    // Closes the team and clears LEADS even if `body` panics; otherwise the helpers would spin forever.
+    let _closes = Closes(&team);
+    body()
 }
 
 /// Runs `body` on the calling thread alone: its loops are not split.
@@ -143,27 +128,27 @@ pub fn alone<R>(body: impl FnOnce() -> R) -> R {
     body()
 }
 
-struct Leading<'a>(&'a Team);
+/// Ends a team when it is dropped.
+struct Closes<'a>(&'a Arc<Team>);
 
-impl<'a> Leading<'a> {
-    fn new(team: &'a Team) -> Self {
-        LEADS.set(team);
-        Leading(team)
-    }
-}
-
-impl Drop for Leading<'_> {
+impl Drop for Closes<'_> {
     fn drop(&mut self) {
-        LEADS.set(ptr::null());
+        LEADS.with_borrow_mut(|leads| leads.take_if(|team| Arc::ptr_eq(team, self.0)));
         self.0.closed.store(true, Ordering::Release);
     }
 }
 
 impl Team {
-    /// The leader's side of one loop: publish, work, withdraw, wait for the helpers inside it.
-    fn lead(&self, work: &Loop<'_>) {
+    /// The leader's side of one loop on up to `threads` threads: publish, work, withdraw, wait for the helpers inside it.
+    fn lead(self: &Arc<Self>, work: &Loop<'_>, threads: usize) {
         self.current.store(ptr::from_ref(work).cast_mut().cast(), Ordering::Relaxed);
         self.epoch.fetch_add(1, Ordering::SeqCst);
+        if !self.enlisted.swap(true, Ordering::Relaxed) {
+            for _ in 1..threads {
+                let team = Arc::clone(self);
+                rayon::spawn(move || team.help());
+            }
+        }
         let guard = Restore(IN_PARALLEL.replace(true));
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work.work()));
         drop(guard);
@@ -185,7 +170,6 @@ impl Team {
     /// The loop of a helper: polls for loops until the team closes.
     fn help(&self) {
         let guard = Restore(IN_PARALLEL.replace(true));
-        self.helpers.fetch_add(1, Ordering::Relaxed);
         let (mut seen, mut turns) = (0, 0u32);
         while !self.closed.load(Ordering::Acquire) {
             let epoch = self.epoch.load(Ordering::SeqCst);

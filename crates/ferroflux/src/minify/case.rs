@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use fx_ir::{Arg, Graph, InputKind, OutputKind, ValueId, ValueType};
-use ir_core::Scalar;
 use plugin_host::Value;
 use tensor::Tensor;
 use tensor::safetensors::SafetensorsFile;
 
+use crate::inputs::varying;
 use crate::surgery::{cut_name, returning};
 use crate::{Error, Input, Options, Program};
 
@@ -31,16 +31,14 @@ impl Program {
         self.require_weights()?;
         let mut graph = self.functional()?;
         let infos = self.inputs();
-        let all = inputs.len() == infos.len();
-        let crossing = inputs.iter().enumerate().filter(|(n, _)| !(all && infos[*n].is_constant()));
-        let mut given = crossing.map(|(_, input)| input);
+        let mut given = varying(&infos, inputs).into_iter();
         let mut tensors = BTreeMap::new();
         for (v, kind, name) in graph.inputs() {
             let is_input = !matches!(graph.values[v].ty, ValueType::None);
             let tensor = match kind {
                 InputKind::Seed => continue,
                 InputKind::User if is_input => {
-                    given.next().map(host).transpose()?.flatten().ok_or_else(|| {
+                    given.next().map(Input::host).transpose()?.flatten().ok_or_else(|| {
                         let names = infos.iter().map(|i| i.name.as_str()).collect::<Vec<_>>().join(", ");
                         Error::InputCount { expected: infos.len(), given: inputs.len(), names }
                     })?
@@ -56,19 +54,6 @@ impl Program {
         graph.outputs.retain(|o| matches!(o.arg, Arg::Value(_)));
         graph.outputs.iter_mut().for_each(|o| o.kind = OutputKind::User);
         Ok(Case { graph, tensors })
-    }
-}
-
-/// An input as a tensor of the host.
-fn host(input: &Input) -> Result<Option<Tensor>, Error> {
-    let number = |s: Scalar, dtype| Tensor::scalar(dtype, s).map(Some).map_err(Error::from);
-    match input {
-        Input::Tensor(Value::Host(tensor)) => Ok(Some(tensor.clone())),
-        Input::Tensor(Value::Device(tensor)) => Err(Error::OtherDevice(format!("{tensor:?}"))),
-        Input::Int(n) => number(Scalar::Int(*n), ir_core::DType::I64),
-        Input::Float(x) => number(Scalar::Float(*x), ir_core::DType::F64),
-        Input::Bool(b) => number(Scalar::Bool(*b), ir_core::DType::Bool),
-        Input::Str(_) | Input::None => Ok(None),
     }
 }
 

@@ -3,8 +3,9 @@
 
 use aot_autograd::Wrt;
 use fx_ir::{Graph, InputKind, Symbols};
-use ir_core::DType;
+use ir_core::{DType, Scalar};
 use serde::{Deserialize, Serialize};
+use tensor::Tensor;
 
 use super::graphs::{DiffOptions, forward, joint_for_loss, merged, written};
 use super::layout::Layouts;
@@ -41,6 +42,24 @@ pub(crate) struct StepPlan {
 pub(crate) struct Number {
     pub(crate) name: String,
     pub(crate) dtype: DType,
+}
+
+/// The numbers of a step as tensors, from those of the optimizer and the scale of the loss.
+///
+/// # Errors
+/// A number that neither has.
+pub(crate) fn numbers(
+    wanted: &[Number],
+    optimizer: &[(&'static str, f64)],
+    scale: f64,
+) -> Result<Vec<Tensor>, Error> {
+    let own = [("scale", scale), ("inverse_scale", 1.0 / scale)];
+    let one = |n: &Number| {
+        let value = optimizer.iter().chain(&own).find(|(name, _)| *name == n.name).map(|(_, x)| *x);
+        let value = value.ok_or_else(|| Error::Internal(format!("a step has no number `{}`", n.name)))?;
+        Ok(Tensor::scalar(n.dtype, Scalar::Float(value))?)
+    };
+    wanted.iter().map(one).collect()
 }
 
 /// A tensor of the optimizer.

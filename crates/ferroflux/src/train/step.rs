@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use tensor::Tensor;
 
 use super::graphs::mixed;
-use super::plan::{self, Number, StepPlan};
+use super::plan::{self, StepPlan, numbers};
 use super::wiring::{Sink, Source, State, initial, replace};
 use crate::cache::{Caller, Form, Lookup, Stage, get_or_compile};
 use crate::code::{Code, CompiledCode, Optimized};
@@ -465,15 +465,9 @@ impl TrainStep {
 
     /// The numbers of the next update as tensors.
     fn number_tensors(&self, lr: f64) -> Result<Vec<Tensor>, Error> {
-        let mut values = self.options.optimizer.numbers(lr, self.progress.updates + 1);
         let scale = self.progress.scaler.as_ref().map_or(1.0, |s| s.scale);
-        values.extend([("scale", scale), ("inverse_scale", 1.0 / scale)]);
-        let one = |n: &Number| {
-            let value = values.iter().find(|(name, _)| *name == n.name).map(|(_, x)| *x);
-            let value = value.ok_or_else(|| Error::Internal(format!("a step has no number `{}`", n.name)))?;
-            Ok(Tensor::scalar(n.dtype, Scalar::Float(value))?)
-        };
-        self.plan.numbers.iter().map(one).collect()
+        let values = self.options.optimizer.numbers(lr, self.progress.updates + 1);
+        numbers(&self.plan.numbers, &values, scale)
     }
 
     /// A copy of a tensor on the backend's device; on the host where the backend keeps none there.

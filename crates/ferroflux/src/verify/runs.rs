@@ -8,6 +8,7 @@ use rustc_hash::FxHashSet;
 use tensor::Tensor;
 
 use super::double::{in_double, widened, without_counterpart};
+use crate::inputs::varying;
 use crate::surgery::{computed_operands, cut, cut_name, returning};
 use crate::{Error, Input, Options, Program};
 
@@ -35,10 +36,7 @@ impl Runs {
     pub(super) fn new(program: &Program, inputs: &[Input], options: &Options) -> Result<Runs, Error> {
         program.require_weights()?;
         let graph = program.functional()?;
-        let infos = program.inputs();
-        let all = inputs.len() == infos.len();
-        let crossing = |(n, _): &(usize, &Input)| !(all && infos[*n].is_constant());
-        let inputs = inputs.iter().enumerate().filter(crossing).map(|(_, input)| input.clone()).collect();
+        let inputs = varying(&program.inputs(), inputs).into_iter().cloned().collect();
         let mut weights = BTreeMap::new();
         for (_, kind, name) in graph.inputs() {
             if !matches!(kind, InputKind::User | InputKind::Seed)
