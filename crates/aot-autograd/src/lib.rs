@@ -28,7 +28,7 @@ pub mod passes;
 mod symbols;
 pub mod transform;
 
-pub use autocast::{AutocastError, Mixed, autocast};
+pub use autocast::{AutocastError, CastOperands, Mixed, autocast, is_cast, operand_dtype};
 pub use functionalize::{
     FunctionalizeError, FunctionalizeProblem, ViewInverse, ViewRule, functional_legality, functionalize,
     view_rule,

@@ -25,6 +25,7 @@ impl Cell {
     }
 
     /// Its value, for the program that runs on this thread: where a function is captured, the value that stands for it there.
+    #[track_caller]
     pub fn get(self: &Arc<Cell>) -> Option<Value> {
         match frame::with(|frame| frame.read(self)) {
             Some(Ok(value)) => value,
@@ -39,6 +40,7 @@ impl Cell {
     /// Gives it a new value; where a function is captured, a variable from outside gets it when the function has run. Gives the
     /// value back where the capture had to end: the variable may stand for a caller's since.
     #[must_use = "the value is not set where it is given back"]
+    #[track_caller]
     pub fn try_set(self: &Arc<Cell>, value: Option<Value>) -> Option<Option<Value>> {
         match frame::with(|frame| frame.write(self, value.clone())) {
             Some(Ok(true)) => None,
@@ -55,6 +57,7 @@ impl Cell {
     }
 
     /// As [`try_set`](Cell::try_set), for a variable that is no argument of a captured function.
+    #[track_caller]
     pub fn set(self: &Arc<Cell>, value: Option<Value>) {
         if let Some(value) = self.try_set(value) {
             self.replace(value);

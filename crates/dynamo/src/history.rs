@@ -37,7 +37,7 @@ struct Backward {
     operands: Vec<Input>,
     /// The leaves that have a gradient, in the order of the body's results.
     variables: Vec<usize>,
-    metas: Vec<Meta>,
+    metas: Arc<[Meta]>,
 }
 
 /// An operand of a backward pass.
@@ -83,7 +83,7 @@ pub fn gradients(of: &Value, tangent: Option<&Value>) -> Result<Vec<Gradient>, C
             || "a gradient is wanted with respect to a tensor that the function itself makes".to_owned();
         frame::interrupt(why)?;
     }
-    let call = Call::new(Kind::Graph(Arc::clone(&backward.body)), operands, backward.metas.clone(), false);
+    let call = Call::new(Kind::Graph(Arc::clone(&backward.body)), operands, Arc::clone(&backward.metas), false);
     let results = Call::results(&call);
     let done = frame::with(|frame| frame.differentiate((&of, tangent), &variables, &results));
     if let Some(Err(failed)) = done {

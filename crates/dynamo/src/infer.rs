@@ -14,8 +14,9 @@ use crate::node::{Meta, Operand, Value};
 /// What is known of a call's results.
 #[derive(Clone, Debug)]
 pub(crate) struct Inferred {
-    /// Types of the results; `None` for one that is not a tensor. A size that only the running program determines is 0.
-    pub(crate) metas: Vec<Option<Meta>>,
+    /// Types of the results; `None` where one is not a tensor, or there are none. A size that only the running program
+    /// determines is 0.
+    pub(crate) metas: Option<Arc<[Meta]>>,
     /// Whether it draws random numbers.
     pub(crate) random: bool,
     /// Whether all sizes are known before it runs.
@@ -32,7 +33,7 @@ const REMEMBERED: usize = 4096;
 pub(crate) fn infer(op: &'static Op, operands: &[Operand]) -> Result<Arc<Inferred>, OpError> {
     static MEMO: OnceLock<Mutex<Lru<Key, Arc<Inferred>>>> = OnceLock::new();
     let memo = MEMO.get_or_init(|| Mutex::new(Lru::new(REMEMBERED)));
-    let mut key = Key::default();
+    let mut key = Key::with_room(8 * operands.len());
     key.op(op);
     operands.iter().for_each(|o| key.operand(o, &mut |key, v| key.meta(v.meta())));
     if let Some(found) = memo.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
@@ -60,8 +61,9 @@ fn decomposed(op: &'static Op, operands: &[Operand]) -> Result<Inferred, OpError
         dtype: m.dtype,
         sizes: m.sizes.iter().map(|s| s.as_const().unwrap_or(0)).collect(),
     };
+    let metas: Option<Arc<[Meta]>> = metas.into_iter().map(|m| m.map(numbers)).collect();
     Ok(Inferred {
-        metas: metas.into_iter().map(|m| m.map(numbers)).collect(),
+        metas: metas.filter(|m| !m.is_empty()),
         random: graph.seed().is_some(),
         known,
     })

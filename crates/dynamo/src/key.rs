@@ -12,6 +12,11 @@ use crate::node::{Kind, Meta, Operand, Value};
 pub(crate) struct Key(Vec<u64>);
 
 impl Key {
+    /// An empty one with room for so many numbers.
+    pub(crate) fn with_room(numbers: usize) -> Key {
+        Key(Vec::with_capacity(numbers))
+    }
+
     pub(crate) fn number(&mut self, n: u64) {
         self.0.push(n);
     }

@@ -106,8 +106,9 @@ pub(crate) enum Kind {
 /// A recorded call.
 pub(crate) struct Call {
     pub(crate) kind: Kind,
-    operands: Mutex<Arc<Vec<Operand>>>,
-    pub(crate) metas: Box<[Meta]>,
+    /// None where there are none, or no more.
+    operands: Mutex<Option<Arc<Vec<Operand>>>>,
+    pub(crate) metas: Arc<[Meta]>,
     data: OnceLock<Box<[Tensor]>>,
     /// Whether a gradient flows through it to a variable.
     pub(crate) tracked: bool,
@@ -118,7 +119,12 @@ pub(crate) struct Call {
 
 impl Call {
     #[track_caller]
-    pub(crate) fn new(kind: Kind, operands: Vec<Operand>, metas: Vec<Meta>, tracked: bool) -> Arc<Call> {
+    pub(crate) fn new(
+        kind: Kind,
+        operands: Vec<Operand>,
+        metas: impl Into<Arc<[Meta]>>,
+        tracked: bool,
+    ) -> Arc<Call> {
         let mut pending = 0u32;
         let mut count = |v: &Value| pending = pending.max(v.pending());
         operands.iter().for_each(|o| o.for_each_value(&mut count));
@@ -127,7 +133,7 @@ impl Call {
         }
         Arc::new(Call {
             kind,
-            operands: Mutex::new(Arc::new(operands)),
+            operands: Mutex::new((!operands.is_empty()).then(|| Arc::new(operands))),
             metas: metas.into(),
             data: OnceLock::new(),
             tracked,
@@ -138,7 +144,7 @@ impl Call {
 
     /// Its operands; none once they are released.
     pub(crate) fn operands(&self) -> Arc<Vec<Operand>> {
-        Arc::clone(&self.operands.lock().unwrap_or_else(PoisonError::into_inner))
+        self.operands.lock().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or_default()
     }
 
     pub(crate) fn is_computed(&self) -> bool {
@@ -149,7 +155,9 @@ impl Call {
     pub(crate) fn store(&self, results: Vec<Tensor>) {
         let _ = self.data.set(results.into());
         if !self.tracked {
-            *self.operands.lock().unwrap_or_else(PoisonError::into_inner) = Arc::default();
+            let released = self.operands.lock().unwrap_or_else(PoisonError::into_inner).take();
+            // What they hold is released without the lock.
+            drop(released);
         }
     }
 
@@ -161,7 +169,7 @@ impl Call {
 /// Long chains are released in a loop, not by recursion.
 impl Drop for Call {
     fn drop(&mut self) {
-        let mut left: Vec<Arc<Vec<Operand>>> = vec![self.take_operands()];
+        let mut left: SmallVec<[Arc<Vec<Operand>>; 4]> = self.take_operands().into_iter().collect();
         while let Some(operands) = left.pop() {
             // A shared list belongs to someone else too, who releases it.
             let mut list = Arc::into_inner(operands).unwrap_or_default();
@@ -170,7 +178,7 @@ impl Drop for Call {
                     Operand::List(items) => list.extend(items),
                     Operand::Value(v) => {
                         if let Some(mut call) = Arc::into_inner(v.call) {
-                            left.push(call.take_operands());
+                            left.extend(call.take_operands());
                         }
                     }
                     Operand::Size(_) | Operand::Arg(_) => {}
@@ -181,8 +189,8 @@ impl Drop for Call {
 }
 
 impl Call {
-    fn take_operands(&mut self) -> Arc<Vec<Operand>> {
-        std::mem::take(self.operands.get_mut().unwrap_or_else(PoisonError::into_inner))
+    fn take_operands(&mut self) -> Option<Arc<Vec<Operand>>> {
+        self.operands.get_mut().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
@@ -190,7 +198,7 @@ impl Value {
     /// A tensor with data.
     #[track_caller]
     pub fn of(tensor: Tensor) -> Value {
-        let call = Call::new(Kind::Data, Vec::new(), vec![Meta::of(&tensor)], false);
+        let call = Call::new(Kind::Data, Vec::new(), [Meta::of(&tensor)], false);
         call.store(vec![tensor]);
         Value { call, out: 0 }
     }
@@ -200,7 +208,7 @@ impl Value {
     pub fn variable(of: Value, slot: Arc<Cell>) -> Value {
         let (meta, source) = (of.meta().clone(), of.clone());
         let kind = Kind::Alias { of, slot: Some(slot) };
-        let new = Value { call: Call::new(kind, Vec::new(), vec![meta], true), out: 0 };
+        let new = Value { call: Call::new(kind, Vec::new(), [meta], true), out: 0 };
         frame::with(|frame| frame.alias(&new, &source, true));
         new
     }
@@ -210,7 +218,7 @@ impl Value {
     pub fn detached(&self) -> Value {
         let (of, meta) = (self.clone(), self.meta().clone());
         let kind = Kind::Alias { of, slot: None };
-        let new = Value { call: Call::new(kind, Vec::new(), vec![meta], false), out: 0 };
+        let new = Value { call: Call::new(kind, Vec::new(), [meta], false), out: 0 };
         frame::with(|frame| frame.alias(&new, self, true));
         new
     }

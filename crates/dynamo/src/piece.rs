@@ -16,7 +16,7 @@ pub struct Piece {
     walk: Walk,
     /// The calls whose results are stored.
     stored: Vec<usize>,
-    key: Key,
+    key: PieceKey,
 }
 
 /// Equal keys are equal computations on equal types.
@@ -44,7 +44,7 @@ impl Piece {
         let stored: Vec<usize> = (0..stored.len()).filter(|n| stored[*n]).collect();
         let mut key = walk.key();
         stored.iter().for_each(|n| key.number(*n as u64));
-        Piece { walk, stored, key }
+        Piece { walk, stored, key: PieceKey(key) }
     }
 
     /// Whether there is nothing to run.
@@ -53,8 +53,8 @@ impl Piece {
     }
 
     /// The key of its compiled form.
-    pub fn key(&self) -> PieceKey {
-        PieceKey(self.key.clone())
+    pub fn key(&self) -> &PieceKey {
+        &self.key
     }
 
     /// The key of its compiled form for any sizes of what it reads.

@@ -49,7 +49,7 @@ impl Recomputed {
         if self.seeded {
             operands.push(Operand::Value(Value::of(Tensor::from_vec(vec![seed as i64], &[])?)));
         }
-        let metas = results.iter().map(Meta::of).collect();
+        let metas: Vec<Meta> = results.iter().map(Meta::of).collect();
         let call = Call::new(Kind::Graph(Arc::clone(&self.body)), operands, metas, true);
         call.store(results);
         Ok(Call::results(&call))

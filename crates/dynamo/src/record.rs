@@ -7,7 +7,7 @@ use prims::{Grad, Kind as OpKind, Op, OpError};
 use tensor::Tensor;
 
 use crate::infer::infer;
-use crate::node::{Call, Kind, Meta, Operand, Value};
+use crate::node::{Call, Kind, Operand, Value};
 use crate::{CaptureError, frame, mode, random};
 
 /// The results of a recorded call.
@@ -27,11 +27,11 @@ pub enum Recorded {
 pub fn record(op: &'static Op, operands: Vec<Operand>) -> Result<Recorded, CaptureError> {
     let at = Location::caller();
     let refused = |source: OpError| CaptureError::Call { at, source };
-    let numbers: Vec<Operand> = operands.iter().cloned().map(Operand::concrete).collect();
+    // The operands with their symbolic sizes are for a capture alone.
+    let symbolic = frame::is_active().then(|| operands.clone());
+    let numbers: Vec<Operand> = operands.into_iter().map(Operand::concrete).collect();
     let types = infer(op, &numbers).map_err(refused)?;
-    let metas: Option<Vec<Meta>> = types.metas.iter().cloned().collect();
-    let metas = metas.filter(|m| !m.is_empty());
-    let metas = metas.ok_or_else(|| CaptureError::NotTensors { op: op.target.clone(), at })?;
+    let metas = types.metas.clone().ok_or_else(|| CaptureError::NotTensors { op: op.target.clone(), at })?;
     if !types.known {
         let why =
             || format!("only the running program determines the sizes of the results of `{}`", op.target);
@@ -48,9 +48,13 @@ pub fn record(op: &'static Op, operands: Vec<Operand>) -> Result<Recorded, Captu
         .map_err(|e| refused(OpError::Invalid { op: op.target.clone(), what: e.to_string() }))?;
     let kind = Kind::Operator { op, key };
     let call = Call::new(kind, numbers, metas, flows && mode::grad_enabled());
-    frame::with(|frame| frame.record(op, &operands, &call, tracked && !mode::grad_enabled()))
-        .transpose()
-        .map_err(refused)?;
+    frame::note(op);
+    if let Some(operands) = symbolic {
+        // A result whose size only the run determines has ended the capture.
+        frame::with(|frame| frame.record(op, &operands, &call, tracked && !mode::grad_enabled()))
+            .transpose()
+            .map_err(refused)?;
+    }
     if !types.known {
         return Ok(Recorded::RunNow(Value { call, out: 0 }));
     }

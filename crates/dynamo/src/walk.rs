@@ -93,15 +93,17 @@ impl Walk {
                 _ => None,
             };
             tasks.push(Task::Leave(call));
-            let mut needed: Vec<Value> = key.into_iter().collect();
-            operands.iter().for_each(|o| o.for_each_value(&mut |v| needed.push(v.clone())));
-            tasks.extend(needed.into_iter().rev().map(Task::Enter));
+            let first = tasks.len();
+            tasks.extend(key.map(Task::Enter));
+            operands.iter().for_each(|o| o.for_each_value(&mut |v| tasks.push(Task::Enter(v.clone()))));
+            // The first operand is entered first.
+            tasks[first..].reverse();
         }
     }
 
     /// The calls and the types of the leaves, for finding the same computation again.
     pub(crate) fn key(&self) -> Key {
-        let mut key = Key::default();
+        let mut key = Key::with_room(8 * (self.leaves.len() + self.calls.len()));
         self.leaves.iter().for_each(|leaf| key.meta(leaf.meta()));
         self.structure(key)
     }

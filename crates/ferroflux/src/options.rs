@@ -114,9 +114,7 @@ impl Options {
     }
     /// The mixed precision of a program on a backend: regions for GPUs apply on its first usable device being one.
     pub(crate) fn mixed(&self, backend: &LoadedBackend) -> Mixed {
-        let on_gpu = backend.first_device().is_ok_and(|d| matches!(d.device_type, DL_CUDA | DL_ROCM));
-        let device = if on_gpu { AutocastDevice::Cuda } else { AutocastDevice::Cpu };
-        Mixed { device, whole: self.autocast }
+        Mixed { device: autocast_device(backend), whole: self.autocast }
     }
     /// Refuses a mesh where what is compiled cannot be laid out on one.
     pub(crate) fn refuse_mesh(&self, what: &str) -> Result<(), Error> {
@@ -134,5 +132,13 @@ impl Options {
     /// The backend's name.
     pub fn backend_name(&self) -> &str {
         &self.backend
+    }
+}
+
+/// The kind of device whose lists of mixed precision a backend's programs follow: that of its first usable device.
+pub(crate) fn autocast_device(backend: &LoadedBackend) -> AutocastDevice {
+    match backend.first_device() {
+        Ok(device) if matches!(device.device_type, DL_CUDA | DL_ROCM) => AutocastDevice::Cuda,
+        _ => AutocastDevice::Cpu,
     }
 }

@@ -6,11 +6,12 @@
 //! once. The result types of other operators follow from their own promotion. Values that are written back (buffers,
 //! inputs) are cast to their original type; results for the caller keep the type in which they are computed, as in PyTorch.
 //! Gradients of weights have the type of the weights: the gradient of a cast casts back. Not here: scaling of the loss for
-//! `float16` (the training step does it), branches and loop bodies (they run in the types they were captured with).
+//! `float16` (the training step does it), operators that are recorded one by one, which the facade casts by the same rule
+//! ([`operand_dtype`]), branches and loop bodies (they run in the types they were captured with).
 
 use fx_ir::{Arg, Graph, NodeId, NodeKind, Output, OutputKind, ValueId, ValueType};
 use ir_core::{AutocastDevice, DType, EntityId, Origin, Precision, Precisions};
-use prims::{Builder, CastPolicy, OpError, decompose_call, lookup};
+use prims::{Builder, CastPolicy, Op, OpError, decompose_call, lookup};
 use rustc_hash::FxHashMap;
 use thiserror::Error;
 
@@ -36,12 +37,47 @@ impl Mixed {
     }
 }
 
-/// The policy of an operator (`aten.add.Tensor`), where it is on a list.
-fn policy(device: AutocastDevice, target: &str) -> Option<CastPolicy> {
-    let autocast = lookup(target)?.def.autocast;
+/// The policy of an operator, where it is on the list of a kind of device.
+fn policy(device: AutocastDevice, op: &Op) -> Option<CastPolicy> {
     match device {
-        AutocastDevice::Cpu => autocast.cpu,
-        AutocastDevice::Cuda => autocast.gpu,
+        AutocastDevice::Cpu => op.def.autocast.cpu,
+        AutocastDevice::Cuda => op.def.autocast.gpu,
+    }
+}
+
+/// Whether autocast casts operands of a dtype: floats, but not of double precision.
+pub fn is_cast(dtype: DType) -> bool {
+    dtype.is_float() && dtype != DType::F64
+}
+
+/// What the operands of a call must tell so that autocast can choose their dtype.
+pub struct CastOperands<'a> {
+    /// The dtypes of the tensors among them, in order.
+    pub dtypes: &'a [DType],
+    /// The dtype of the first operand; none where it is no tensor.
+    pub first: Option<DType>,
+    /// Whether the call names the dtype of its result.
+    pub names_dtype: bool,
+}
+
+/// The dtype that the operands of a call get within a region of `lower` for a kind of device; `None` where they stay as they are.
+pub fn operand_dtype(
+    op: &Op,
+    device: AutocastDevice,
+    lower: DType,
+    operands: &CastOperands<'_>,
+) -> Option<DType> {
+    let mut cast = operands.dtypes.iter().copied().filter(|d| is_cast(*d));
+    match policy(device, op)? {
+        CastPolicy::Lower => Some(lower),
+        CastPolicy::Float32 => Some(DType::F32),
+        CastPolicy::Float32Result => {
+            (operands.first.is_some_and(is_cast) && !operands.names_dtype).then_some(DType::F32)
+        }
+        CastPolicy::Widest => {
+            let first = cast.next();
+            if cast.any(|d| d == DType::F32) { Some(DType::F32) } else { first }
+        }
     }
 }
 
@@ -109,8 +145,7 @@ impl Autocast {
         };
         let mut args = args.clone();
         let lower = self.mixed.lower(old.origin(id));
-        let policy = lower.and_then(|lower| Some((policy(self.mixed.device, target)?, lower)));
-        let wanted = policy.and_then(|policy| self.wanted(policy, target, &args));
+        let wanted = lower.and_then(|lower| self.wanted(lower, target, &args));
         let keeps_types = target.starts_with("higher_order.");
         for arg in &mut args {
             let mut failed = None;
@@ -142,37 +177,23 @@ impl Autocast {
         dtype_in(&self.graph, v)
     }
 
-    /// Whether autocast casts a value: floats, but not of double precision.
+    /// Whether autocast casts a value.
     fn eligible(&self, v: ValueId) -> bool {
-        self.dtype_of(v).is_some_and(|d| d.is_float() && d != DType::F64)
+        self.dtype_of(v).is_some_and(is_cast)
     }
 
-    /// The type that a policy gives the operands of a call.
-    fn wanted(&self, (policy, lower): (CastPolicy, DType), target: &str, args: &[Arg]) -> Option<DType> {
-        match policy {
-            CastPolicy::Lower => Some(lower),
-            CastPolicy::Float32 => Some(DType::F32),
-            CastPolicy::Float32Result => {
-                let first = match args.first()? {
-                    Arg::Value(v) => self.eligible(*v),
-                    _ => false,
-                };
-                let named = prims::schema_of(target)?.arg_index("dtype").and_then(|i| args.get(i));
-                let open = named.is_none_or(|a| matches!(a, Arg::None));
-                (first && open).then_some(DType::F32)
-            }
-            CastPolicy::Widest => {
-                let mut widest = None;
-                let mut visit = |v: ValueId| {
-                    if self.eligible(v) {
-                        let d = self.dtype_of(v);
-                        widest = if widest.is_none() || d == Some(DType::F32) { d } else { widest };
-                    }
-                };
-                args.iter().for_each(|a| a.for_each_value(&mut visit));
-                widest
-            }
-        }
+    /// The type that the operands of a call get.
+    fn wanted(&self, lower: DType, target: &str, args: &[Arg]) -> Option<DType> {
+        let op = lookup(target)?;
+        let mut dtypes = Vec::new();
+        args.iter().for_each(|a| a.for_each_value(&mut |v| dtypes.extend(self.dtype_of(v))));
+        let first = match args.first() {
+            Some(Arg::Value(v)) => self.dtype_of(*v),
+            _ => None,
+        };
+        let named = op.schema.arg_index("dtype").and_then(|i| args.get(i));
+        let names_dtype = named.is_some_and(|a| !matches!(a, Arg::None));
+        operand_dtype(op, self.mixed.device, lower, &CastOperands { dtypes: &dtypes, first, names_dtype })
     }
 
     /// A value in a type, cast once however often it is read.
@@ -239,6 +260,7 @@ mod tests {
     #[test]
     fn devices_differ() {
         use AutocastDevice::*;
+        let policy = |device, target| policy(device, lookup(target).unwrap());
         assert_eq!(policy(Cuda, "aten.softmax.int"), Some(CastPolicy::Float32Result));
         assert_eq!(policy(Cpu, "aten.softmax.int"), None);
         assert_eq!(policy(Cuda, "aten.pow.Tensor_Scalar"), Some(CastPolicy::Float32));

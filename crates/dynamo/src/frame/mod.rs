@@ -10,6 +10,7 @@ mod parts;
 mod variables;
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,15 +23,15 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::node::{Call, Kind, Operand, Value};
 use crate::{CaptureError, Cell, Condition, Size, body};
 
-pub use parts::{Argument, Assign, Break, Capture, Outcome, Place, Returned, Source};
+pub use parts::{Argument, Assign, Break, Capture, Observed, Outcome, Place, Returned, Source};
 use variables::Held;
 pub(crate) use variables::Shared;
 
 thread_local! {
     static FRAME: RefCell<Option<Frame>> = const { RefCell::new(None) };
     static BROKEN: RefCell<Option<Break>> = const { RefCell::new(None) };
-    /// Every place at which the program needs a value, while someone asks.
-    static OBSERVED: RefCell<Option<Vec<Break>>> = const { RefCell::new(None) };
+    /// What the program does, while someone asks.
+    static OBSERVED: RefCell<Option<Observed>> = const { RefCell::new(None) };
 }
 
 /// The capture that runs on this thread.
@@ -103,8 +104,9 @@ pub fn operands(args: &[Arg]) -> Vec<Operand> {
 pub fn interrupt(reason: impl Fn() -> String) -> Result<(), CaptureError> {
     let at = Location::caller();
     OBSERVED.with_borrow_mut(|list| {
-        if let Some(list) = list {
-            list.push(Break { at, reason: reason() });
+        if let Some(seen) = list {
+            seen.breaks.push(Break { at, reason: reason() });
+            seen.calls.push(BTreeMap::new());
         }
     });
     let ended = FRAME.with(|slot| {
@@ -134,9 +136,18 @@ pub fn interrupt(reason: impl Fn() -> String) -> Result<(), CaptureError> {
     Ok(())
 }
 
-/// Runs `f` and gives every place at which it needs values.
-pub fn observed<R>(f: impl FnOnce() -> R) -> (R, Vec<Break>) {
-    let before = OBSERVED.replace(Some(Vec::new()));
+/// Notes a recorded call for whoever asks.
+pub(crate) fn note(op: &'static Op) {
+    OBSERVED.with_borrow_mut(|seen| {
+        if let Some(calls) = seen.as_mut().and_then(|seen| seen.calls.last_mut()) {
+            *calls.entry(op.target.as_str()).or_insert(0) += 1;
+        }
+    });
+}
+
+/// Runs `f` and gives every place at which it needs values, and what it calls between them.
+pub fn observed<R>(f: impl FnOnce() -> R) -> (R, Observed) {
+    let before = OBSERVED.replace(Some(Observed { breaks: Vec::new(), calls: vec![BTreeMap::new()] }));
     let result = f();
     (result, OBSERVED.replace(before).unwrap_or_default())
 }

@@ -1,5 +1,6 @@
 //! What a capture takes and gives: arguments, the captured function, breaks. Not here: the capture itself.
 
+use std::collections::BTreeMap;
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -8,6 +9,15 @@ use tensor::Tensor;
 
 use crate::node::Value;
 use crate::{CaptureError, Cell, Condition, DimRange};
+
+/// What a program does while someone asks ([`observed`](super::observed)).
+#[derive(Clone, Debug, Default)]
+pub struct Observed {
+    /// Every place at which it needs values.
+    pub breaks: Vec<Break>,
+    /// The operators that it calls before the first of them, between two, and after the last, with the number of calls of each.
+    pub calls: Vec<BTreeMap<&'static str, usize>>,
+}
 
 /// Gives a caller's variable a new value.
 pub type Assign = Arc<dyn Fn(Value) + Send + Sync>;

@@ -181,5 +181,5 @@ fn alias_of(value: &Value, slot: Option<Arc<Cell>>) -> Value {
     let slot = value.slot().map(|own| slot.unwrap_or_else(|| Arc::clone(own)));
     let (of, meta) = (value.clone(), value.meta().clone());
     let tracked = value.is_tracked();
-    Value { call: Call::new(Kind::Alias { of, slot }, Vec::new(), vec![meta], tracked), out: 0 }
+    Value { call: Call::new(Kind::Alias { of, slot }, Vec::new(), [meta], tracked), out: 0 }
 }

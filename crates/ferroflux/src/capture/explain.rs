@@ -26,10 +26,14 @@ impl BreakInfo {
 /// What capture makes of a function.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Explained {
-    /// Number of graphs: one, and one more for each break.
+    /// Number of graphs: what the function computes before the first break, between two, and after the last, as far as that is
+    /// anything.
     pub graphs: usize,
-    /// The places at which the function needs values.
+    /// Every place at which the function needs values, in the order in which it comes to them.
     pub breaks: Vec<BreakInfo>,
+    /// The operators that the function calls in each of these parts, with the number of calls: one list more than there are
+    /// breaks.
+    pub parts: Vec<BTreeMap<String, usize>>,
     /// Each prim of the graph of the whole function with the number of its calls; none where it has breaks.
     pub prims: BTreeMap<String, usize>,
     /// The inputs of that graph with their types.
@@ -41,20 +45,24 @@ pub struct Explained {
 }
 
 impl<A: Arguments, R: Results> CompiledFn<A, R> {
-    /// Captures the function for these arguments, and says what came of it. Nothing is compiled or kept, but what the function
-    /// does outside of tensors happens.
+    /// Captures the function for these arguments, and says what came of it. Where capture ends, the function runs on, so that
+    /// every break is found, with `fullgraph` too. No form of the function is compiled or kept, but what it does outside of
+    /// tensors happens.
     ///
     /// # Errors
     /// Refused calls of operators, and what the function returns.
     pub fn explain(&self, args: A) -> Result<Explained, Error> {
+        let _modes = self.modes();
         let call = self.call_args(&args)?;
-        let (traced, needed) = frame::observed(|| self.traced(&args, &call));
+        let (traced, seen) = frame::observed(|| self.traced(&args, &call, false));
         let (value, _, outcome) = traced?;
-        let breaks: Vec<BreakInfo> = needed.iter().map(BreakInfo::of).collect();
-        let mut explained = Explained { graphs: breaks.len() + 1, breaks, ..Explained::default() };
+        let breaks: Vec<BreakInfo> = seen.breaks.iter().map(BreakInfo::of).collect();
+        let graphs = seen.calls.iter().filter(|calls| !calls.is_empty()).count();
+        let owned = |calls: BTreeMap<&str, usize>| calls.into_iter().map(|(op, n)| (op.to_owned(), n)).collect();
+        let parts = seen.calls.into_iter().map(owned).collect();
+        let mut explained = Explained { graphs, breaks, parts, ..Explained::default() };
         match outcome {
-            Outcome::Failed(error) if explained.breaks.is_empty() => return Err(error.into()),
-            Outcome::Failed(_) => {}
+            Outcome::Failed(error) => return Err(error.into()),
             Outcome::Broken(_) => drop(value?),
             Outcome::Whole(capture) => {
                 drop(value?);
@@ -75,8 +83,12 @@ impl<A: Arguments, R: Results> CompiledFn<A, R> {
 impl fmt::Display for Explained {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "graphs: {}, graph breaks: {}", self.graphs, self.breaks.len())?;
-        for (n, at) in self.breaks.iter().enumerate() {
-            writeln!(f, "  break {}: {} at {}", n + 1, at.reason, at.at)?;
+        for (n, calls) in self.parts.iter().enumerate() {
+            let calls: Vec<String> = calls.iter().map(|(op, n)| format!("{n} {op}")).collect();
+            writeln!(f, "  {}", if calls.is_empty() { "nothing".to_owned() } else { calls.join(", ") })?;
+            if let Some(at) = self.breaks.get(n) {
+                writeln!(f, "  break {}: {} at {}", n + 1, at.reason, at.at)?;
+            }
         }
         let list = |f: &mut fmt::Formatter<'_>, name: &str, items: &[String]| {
             if items.is_empty() { Ok(()) } else { writeln!(f, "{name}:\n  {}", items.join("\n  ")) }

@@ -28,6 +28,7 @@ mod tree;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
+use aot_autograd::Mixed;
 use dynamo::frame::{self, Argument, Assign, Outcome};
 use dynamo::{Cell, DimRange, GradMode, Seen, Value};
 use ir_core::Relation;
@@ -38,7 +39,7 @@ pub use explain::{BreakInfo, Explained};
 pub use options::{Compile, compile};
 pub use tree::{Arguments, Constant, Leaf, Results, Spec};
 
-use crate::eager::{Tensor, force, mutate};
+use crate::eager::{AutocastMode, Tensor, force, mutate};
 use crate::profiler::{Category, span};
 use crate::{Error, report};
 use code::EntryCode;
@@ -96,14 +97,22 @@ impl<A: Arguments, R: Results> CompiledFn<A, R> {
     /// that is not allowed, and sizes outside of a declared range.
     pub fn call(&self, args: A) -> Result<R::Value, Error> {
         if frame::is_active() {
-            // Another function that calls this one is captured: both are one graph.
+            // Another function that calls this one is captured: both are one graph, for the other one's backend.
+            let _region = self.settings.options.autocast.map(|lower| AutocastMode::set(Some(lower)));
             return (self.function)(args).into_value();
         }
-        let _mode = self.settings.inference.then(|| GradMode::set(false));
+        let _modes = self.modes();
         match self.compiled(&args)? {
             Some(value) => Ok(value),
             None => (self.function)(args).into_value(),
         }
+    }
+
+    /// Sets what holds around every call of the function, until the result is dropped: whether gradients are recorded, and
+    /// mixed precision by the list of the backend's kind of device.
+    fn modes(&self) -> (Option<GradMode>, AutocastMode) {
+        let mixed = Mixed { device: self.settings.device, whole: self.settings.options.autocast };
+        (self.settings.inference.then(|| GradMode::set(false)), AutocastMode::of(mixed))
     }
 
     /// Runs the compiled form for these arguments, which is made now where there is none; `None` where the function must run by
@@ -201,7 +210,7 @@ impl<A: Arguments, R: Results> CompiledFn<A, R> {
             .unwrap_or_else(PoisonError::into_inner)
             .add(call.values.iter().map(|v| &v.meta().sizes[..]));
         self.captures.fetch_add(1, Ordering::Relaxed);
-        let (value, outputs, outcome) = self.traced(args, call)?;
+        let (value, outputs, outcome) = self.traced(args, call, self.settings.fullgraph)?;
         match outcome {
             Outcome::Failed(error) => Err(error.into()),
             Outcome::Broken(at) => {
@@ -252,6 +261,7 @@ impl<A: Arguments, R: Results> CompiledFn<A, R> {
         &self,
         args: &A,
         call: &CallArgs<'_>,
+        fullgraph: bool,
     ) -> Result<(Result<R::Value, Error>, Vec<Tensor>, Outcome), Error> {
         let stand_ins = call.tensors.iter().map(|t| t.stand_in()).collect::<Result<Vec<_>, _>>()?;
         let mut arguments = Vec::with_capacity(2 * stand_ins.len());
@@ -282,7 +292,7 @@ impl<A: Arguments, R: Results> CompiledFn<A, R> {
         let mut given = stand_ins.iter();
         let args = args.with_tensors(&mut |t| given.next().unwrap_or(t).clone());
         let _range = span(Category::Capture, || "capture".to_owned());
-        let ((value, outputs), outcome) = frame::capture(&arguments, self.settings.fullgraph, || {
+        let ((value, outputs), outcome) = frame::capture(&arguments, fullgraph, || {
             let value = (self.function)(args).into_value();
             let mut outputs = Vec::new();
             if let Ok(value) = &value {
@@ -384,6 +394,7 @@ impl<A: Arguments, R: Results> CompiledFn<A, R> {
     /// # Errors
     /// An argument cannot be computed.
     pub fn is_compiled_for(&self, args: &A) -> Result<bool, Error> {
+        let _modes = self.modes();
         let call = self.call_args(args)?;
         Ok(self.lookup(&call, &mut |_| {}).is_some())
     }

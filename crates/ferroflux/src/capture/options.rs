@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use dynamo::DimRange;
 use fx_ir::Graph;
-use ir_core::DType;
+use ir_core::{AutocastDevice, DType};
 use tensor::Tensor as HostTensor;
 
 use super::{Arguments, BackendFn, Callable, CompiledFn, Function, Results};
-use crate::eager::{autocast, default_device};
+use crate::eager::default_device;
+use crate::options::autocast_device;
 use crate::{Error, Mode, Options};
 
 /// Compiled forms that a function keeps, as PyTorch's recompile limit.
@@ -24,6 +25,8 @@ const DETERMINISTIC: &str = "deterministic";
 pub(super) struct Settings {
     pub(super) options: Options,
     pub(super) backend: Option<Arc<BackendFn>>,
+    /// The kind of device that the backend runs on.
+    pub(super) device: AutocastDevice,
     pub(super) dynamic: Option<bool>,
     pub(super) fullgraph: bool,
     pub(super) freeze: bool,
@@ -57,6 +60,7 @@ where
     let settings = Settings {
         options: Options::new().backend(default_device()),
         backend: None,
+        device: AutocastDevice::Cpu,
         dynamic: None,
         fullgraph: false,
         freeze: false,
@@ -89,7 +93,8 @@ impl<A: Arguments, R: Results> Compile<A, R> {
     }
     /// All options of the compilation at once, backend and mode included.
     pub fn options(mut self, options: Options) -> Self {
-        self.settings.options = options;
+        let autocast = options.autocast.or(self.settings.options.autocast);
+        self.settings.options = Options { autocast, ..options };
         self
     }
     /// Whether sizes are symbolic: `true` from the first call on, `false` never. Without it a dimension becomes symbolic at
@@ -123,14 +128,10 @@ impl<A: Arguments, R: Results> Compile<A, R> {
         self.settings.freeze |= inference;
         self
     }
-    /// Runs the function in mixed precision (see [`autocast`]).
-    pub fn autocast(mut self, lower: DType) -> Self
-    where
-        A: 'static,
-        R: 'static,
-    {
-        let function = self.function;
-        self.function = Box::new(move |args| autocast(lower, || function(args)));
+    /// Runs the function in mixed precision (see [`autocast`](crate::eager::autocast)), by the list of the backend's kind of
+    /// device; as [`Options::autocast`].
+    pub fn autocast(mut self, lower: DType) -> Self {
+        self.settings.options = self.settings.options.autocast(lower);
         self
     }
     /// Whether the same inputs give the same bits in every call: sums that a backend would add in any order are added in one. It
@@ -151,6 +152,7 @@ impl<A: Arguments, R: Results> Compile<A, R> {
     pub fn build(mut self) -> Result<CompiledFn<A, R>, Error> {
         if self.settings.backend.is_none() {
             let backend = crate::registry().load(&self.settings.options.backend)?;
+            self.settings.device = autocast_device(&backend);
             let has = backend.options().iter().any(|o| o.name == DETERMINISTIC);
             if let Some(on) = self.deterministic.filter(|_| has) {
                 let value = if on { "on" } else { "off" };

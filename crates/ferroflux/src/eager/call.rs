@@ -29,14 +29,21 @@ impl Input {
         matches!(self, Input::Operand(Operand::Arg(Arg::None)))
     }
 
+    // Without closures, which would hide the line of the caller from a graph break.
+    #[track_caller]
     fn operand(&self) -> Result<Operand, CaptureError> {
-        let item = |t: &Option<Tensor>| match t {
-            Some(t) => t.value().map(Operand::Value),
-            None => Ok(Operand::Arg(Arg::None)),
-        };
         match self {
             Input::Tensor(t) => t.value().map(Operand::Value),
-            Input::Tensors(list) => list.iter().map(item).collect::<Result<_, _>>().map(Operand::List),
+            Input::Tensors(list) => {
+                let mut items = Vec::with_capacity(list.len());
+                for item in list {
+                    items.push(match item {
+                        Some(t) => Operand::Value(t.value()?),
+                        None => Operand::Arg(Arg::None),
+                    });
+                }
+                Ok(Operand::List(items))
+            }
             Input::Operand(operand) => Ok(operand.clone()),
         }
     }
@@ -130,7 +137,10 @@ fn all(target: &str, inputs: &[Input]) -> Result<Vec<Tensor>, CaptureError> {
     };
     let cast = autocast::cast(op, inputs);
     let inputs = cast.as_deref().unwrap_or(inputs);
-    let operands = inputs.iter().map(Input::operand).collect::<Result<Vec<_>, _>>()?;
+    let mut operands = Vec::with_capacity(inputs.len());
+    for input in inputs {
+        operands.push(input.operand()?);
+    }
     let arguments: Option<Vec<Arg>> = op.schema.is_view().then(|| plain(&operands)).flatten();
     let values = values(record(op, operands)?)?;
     let base = match (inputs.first(), arguments) {

@@ -155,6 +155,7 @@ impl Tensor {
     }
 
     /// Its recorded value, with what was written to the tensor that it is a view of.
+    #[track_caller]
     pub(crate) fn value(&self) -> Result<Value, CaptureError> {
         let this = self.real();
         let cell = this.0.cell.as_ref().map_err(Clone::clone)?;

@@ -40,6 +40,7 @@ impl Rule {
 }
 
 /// The value of a view of `base` as it is now.
+#[track_caller]
 pub(super) fn replayed(rule: &Rule, base: &Tensor) -> Result<Value, CaptureError> {
     one(&rule.target, Operand::Value(base.value()?), &[], &rule.rest)
 }

@@ -5,10 +5,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 use dynamo::{Lru, Piece, PieceKey, Seen, Value};
+use ir_core::AutocastDevice;
 use tensor::Tensor as HostTensor;
 
 use crate::cache::Cache;
 use crate::func::CompiledFunc;
+use crate::options::autocast_device;
 use crate::profiler::{Category, span};
 use crate::{Error, Options};
 
@@ -70,7 +72,7 @@ fn pieces() -> MutexGuard<'static, Pieces> {
 /// differ are symbols, so that further sizes compile nothing.
 fn compiled(piece: &Piece, inputs: &[HostTensor]) -> Result<Arc<CompiledFunc>, Error> {
     let key = piece.key();
-    if let Some(found) = pieces().exact.get(&key) {
+    if let Some(found) = pieces().exact.get(key) {
         return Ok(found);
     }
     let of_class = piece.class();
@@ -87,7 +89,7 @@ fn compiled(piece: &Piece, inputs: &[HostTensor]) -> Result<Arc<CompiledFunc>, E
         return Ok(found);
     }
     let made = Arc::new(made(piece, &|_, _| false)?);
-    pieces().exact.insert(key, Arc::clone(&made));
+    pieces().exact.insert(key.clone(), Arc::clone(&made));
     Ok(made)
 }
 
@@ -140,14 +142,20 @@ pub fn compiled_pieces() -> usize {
     COMPILED.load(Ordering::Relaxed)
 }
 
-/// The backend of recorded operators and of functions for which none is named.
-static DEVICE: RwLock<Option<String>> = RwLock::new(None);
+/// The backend of recorded operators and of functions for which none is named, and the kind of its device.
+static DEVICE: RwLock<Option<(String, AutocastDevice)>> = RwLock::new(None);
 
 /// The backend that computes recorded operators, and functions for which [`compile`](crate::capture::compile) is given none: the
 /// CPU's where it is linked in, else the interpreter, until [`set_default_device`] names another.
 pub fn default_device() -> String {
     let named = DEVICE.read().unwrap_or_else(PoisonError::into_inner).clone();
-    named.unwrap_or_else(|| if cfg!(feature = "cpu") { "cpu" } else { "eager" }.to_owned())
+    named.map(|(name, _)| name).unwrap_or_else(|| if cfg!(feature = "cpu") { "cpu" } else { "eager" }.to_owned())
+}
+
+/// The kind of device of [`default_device`].
+pub(super) fn default_autocast_device() -> AutocastDevice {
+    let named = DEVICE.read().unwrap_or_else(PoisonError::into_inner);
+    named.as_ref().map_or(AutocastDevice::Cpu, |(_, device)| *device)
 }
 
 /// Names the backend that computes recorded operators from now on, in all threads, and functions that are compiled for no other.
@@ -167,8 +175,8 @@ pub fn default_device() -> String {
 /// # Errors
 /// There is no such backend, or it cannot be loaded.
 pub fn set_default_device(name: &str) -> Result<(), Error> {
-    crate::registry().load(name)?;
-    *DEVICE.write().unwrap_or_else(PoisonError::into_inner) = Some(name.to_owned());
+    let device = autocast_device(&crate::registry().load(name)?);
+    *DEVICE.write().unwrap_or_else(PoisonError::into_inner) = Some((name.to_owned(), device));
     // What was compiled for another one is not used again.
     *pieces() = Pieces::none();
     Ok(())
