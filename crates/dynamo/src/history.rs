@@ -83,7 +83,8 @@ pub fn gradients(of: &Value, tangent: Option<&Value>) -> Result<Vec<Gradient>, C
             || "a gradient is wanted with respect to a tensor that the function itself makes".to_owned();
         frame::interrupt(why)?;
     }
-    let call = Call::new(Kind::Graph(Arc::clone(&backward.body)), operands, Arc::clone(&backward.metas), false);
+    let call =
+        Call::new(Kind::Graph(Arc::clone(&backward.body)), operands, Arc::clone(&backward.metas), false);
     let results = Call::results(&call);
     let done = frame::with(|frame| frame.differentiate((&of, tangent), &variables, &results));
     if let Some(Err(failed)) = done {

@@ -62,9 +62,5 @@ fn decomposed(op: &'static Op, operands: &[Operand]) -> Result<Inferred, OpError
         sizes: m.sizes.iter().map(|s| s.as_const().unwrap_or(0)).collect(),
     };
     let metas: Option<Arc<[Meta]>> = metas.into_iter().map(|m| m.map(numbers)).collect();
-    Ok(Inferred {
-        metas: metas.filter(|m| !m.is_empty()),
-        random: graph.seed().is_some(),
-        known,
-    })
+    Ok(Inferred { metas: metas.filter(|m| !m.is_empty()), random: graph.seed().is_some(), known })
 }

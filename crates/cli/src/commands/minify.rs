@@ -15,6 +15,7 @@ use crate::options::{BackendArgs, Global};
 use crate::prepared::GivenArgs;
 use crate::progress::Progress;
 use crate::report::{advised, usage};
+use crate::training::step::TrainedArgs;
 use crate::{files, show};
 
 /// Arguments of `minify`.
@@ -35,6 +36,8 @@ pub(crate) struct Args {
     given: GivenArgs,
     #[command(flatten)]
     backend: BackendArgs,
+    #[command(flatten)]
+    trained: TrainedArgs,
     /// Prints one JSON object instead of text.
     #[arg(long)]
     json: bool,
@@ -70,7 +73,9 @@ pub(crate) fn run(args: &Args, global: &Global, out: &mut dyn Write) -> Result<(
     files::check_writable(path)?;
     let mut model = Model::open(&args.model)?;
     let inputs = args.given.all(&mut model)?;
-    let case = model.program.case(&inputs).with_context(|| format!("cannot take `{}` apart", model.name))?;
+    let taken = args.trained.program(&model.program, inputs, &args.backend.options(global));
+    let case = taken.and_then(|(program, inputs)| Ok(program.case(&inputs)?));
+    let case = case.with_context(|| format!("cannot take `{}` apart", model.name))?;
     let runner = Runner::new(args, global)?;
     let (failure, message) = runner.first(&case, args.fails)?;
     let _progress = Progress::start(format!("{}: {} calls, {}", model.name, case.calls(), failure.name()));

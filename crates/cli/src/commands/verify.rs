@@ -12,6 +12,7 @@ use crate::prepared::GivenArgs;
 use crate::progress::Progress;
 use crate::report::advised;
 use crate::show;
+use crate::training::step::TrainedArgs;
 
 /// How many of the values that are furthest off are listed.
 const LISTED: usize = 10;
@@ -25,6 +26,8 @@ pub(crate) struct Args {
     given: GivenArgs,
     #[command(flatten)]
     backend: BackendArgs,
+    #[command(flatten)]
+    trained: TrainedArgs,
     /// Lists all values in the order of the graph, not only those that are furthest off.
     #[arg(long)]
     all: bool,
@@ -40,7 +43,10 @@ pub(crate) fn run(args: &Args, global: &Global, out: &mut dyn Write) -> Result<(
     let found = {
         let _progress = Progress::start(format!("{}: comparing", model.name));
         let failed = || format!("cannot compare `{}` on the backend `{}`", model.name, args.backend.backend);
-        model.program.verify(&inputs, &args.backend.options(global)).with_context(failed)?
+        let options = args.backend.options(global);
+        let (program, inputs) =
+            args.trained.program(&model.program, inputs, &options).with_context(failed)?;
+        program.verify(&inputs, &options).with_context(failed)?
     };
     match args.json {
         true => writeln!(out, "{}", serde_json::to_string(&found)?)?,

@@ -1,10 +1,11 @@
-//! The options of a training step on the command line: the update and the mixed precision. `train` runs such steps, and
-//! `cache explain` looks them up.
+//! The options of a training step on the command line: the update and the mixed precision. `train` runs such steps,
+//! `cache explain` looks them up, `verify` and `minify` look into them.
 
 use anyhow::Result;
 
 use ferroflux::optim::{Adam, Optimizer, Sgd};
 use ferroflux::train::{Clip, Scaler, TrainOptions};
+use ferroflux::{Input, Options, Program};
 
 use crate::options::Half;
 use crate::report::usage;
@@ -48,6 +49,37 @@ pub(crate) struct StepArgs {
     /// Computes in this dtype what PyTorch's autocast does; f16 scales the loss and leaves out steps that overflow.
     #[arg(long, value_enum, value_name = "DTYPE")]
     pub(crate) autocast: Option<Half>,
+}
+
+/// Whether a command that looks into programs looks into a training step of the model, and into which.
+#[derive(clap::Args)]
+pub(crate) struct TrainedArgs {
+    /// Takes a training step of the model (forward, backward, update) instead of inference; the model returns a loss. The
+    /// options of the step are those of `ferroflux train`.
+    #[arg(long)]
+    train: bool,
+    /// The learning rate of that step.
+    #[arg(long, value_name = "LR", default_value_t = 0.01)]
+    lr: f64,
+    #[command(flatten)]
+    step: StepArgs,
+}
+
+impl TrainedArgs {
+    /// The program that is meant, and the inputs of its call.
+    pub(crate) fn program(
+        &self,
+        program: &Program,
+        inputs: Vec<Input>,
+        options: &Options,
+    ) -> Result<(Program, Vec<Input>)> {
+        if !self.train {
+            return Ok((program.clone(), inputs));
+        }
+        let step = program.step_program(&self.step.options()?, self.lr, options)?;
+        let inputs = step.inputs(&inputs)?;
+        Ok((step.program().clone(), inputs))
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

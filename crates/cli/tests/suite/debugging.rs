@@ -35,6 +35,30 @@ fn every_value_of_the_digits_model_is_right() {
 }
 
 #[test]
+fn training_steps_are_looked_into_too() {
+    let model = digits("digits_train.pt2");
+    let backend = if cfg!(feature = "cpu") { "cpu" } else { "eager" };
+    let args = ["verify", &model, "--train", "--momentum", "0.9", "--backend", backend, "--json"];
+    let (code, out, err) = ferroflux(&args);
+    assert_eq!(code, Some(0), "{err}");
+    let found: Value = serde_json::from_str(&out).unwrap();
+    let values = found["values"].as_array().unwrap();
+    let (code, forward, err) = ferroflux(&["verify", &model, "--backend", backend, "--json"]);
+    assert_eq!(code, Some(0), "{err}");
+    let forward: Value = serde_json::from_str(&forward).unwrap();
+    assert!(found["first"].is_null() && values.len() > 2 * forward["values"].as_array().unwrap().len());
+    assert!(values.iter().any(|v| v["node"].as_str().is_some_and(|n| n.contains("_grad"))), "{out}");
+
+    let folder = tempfile::tempdir().unwrap();
+    let small = folder.path().join("small.fx").display().to_string();
+    let slow = ["--fails", "slow", "--limit", "1e-9", "--backend", "eager", "--out", &small];
+    let (code, out, err) = ferroflux(&[&["minify", &model, "--train"][..], &slow].concat());
+    assert_eq!(code, Some(0), "{err}");
+    assert!(out.contains("1 call of "), "{out}");
+    assert_eq!(ferroflux(&["run", &small, "--backend", "oracle"]).0, Some(0));
+}
+
+#[test]
 fn a_slow_model_becomes_one_call_that_runs() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("small.fx");

@@ -58,7 +58,8 @@ impl<A: Arguments, R: Results> CompiledFn<A, R> {
         let (value, _, outcome) = traced?;
         let breaks: Vec<BreakInfo> = seen.breaks.iter().map(BreakInfo::of).collect();
         let graphs = seen.calls.iter().filter(|calls| !calls.is_empty()).count();
-        let owned = |calls: BTreeMap<&str, usize>| calls.into_iter().map(|(op, n)| (op.to_owned(), n)).collect();
+        let owned =
+            |calls: BTreeMap<&str, usize>| calls.into_iter().map(|(op, n)| (op.to_owned(), n)).collect();
         let parts = seen.calls.into_iter().map(owned).collect();
         let mut explained = Explained { graphs, breaks, parts, ..Explained::default() };
         match outcome {

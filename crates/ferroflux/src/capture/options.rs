@@ -162,3 +162,43 @@ impl<A: Arguments, R: Results> Compile<A, R> {
         Ok(CompiledFn::new(self.function, self.settings))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::eager::{Tensor, autocast};
+
+    /// The dtype of a softmax over a product, in a function that is compiled for a kind of device.
+    fn softmax(device: AutocastDevice, own: bool) -> DType {
+        let mut f = compile(|x: Tensor| x.matmul(&x).softmax(1)).fullgraph(true);
+        f.settings.device = device;
+        if own {
+            f = f.autocast(DType::BF16);
+        }
+        let f = CompiledFn::new(f.function, f.settings);
+        let call = || f.call(Tensor::ones(&[2, 2])).unwrap().dtype();
+        let dtype = if own { call() } else { autocast(DType::BF16, call) };
+        assert!(f.is_compiled_for(&Tensor::ones(&[2, 2])).unwrap() == own, "the region is a condition");
+        dtype
+    }
+
+    /// PyTorch's list for GPUs has softmax compute in `f32`, that for CPUs leaves it alone.
+    #[test]
+    fn mixed_precision_follows_the_list_of_the_backends_device() {
+        for own in [true, false] {
+            assert_eq!(softmax(AutocastDevice::Cuda, own), DType::F32);
+            assert_eq!(softmax(AutocastDevice::Cpu, own), DType::BF16);
+        }
+    }
+
+    #[test]
+    fn the_options_of_a_compilation_say_so_too() {
+        let f = compile(|x: Tensor| x.matmul(&x)).options(Options::new().autocast(DType::BF16));
+        let f = f.build().unwrap();
+        assert_eq!(f.call(Tensor::ones(&[2, 2])).unwrap().dtype(), DType::BF16);
+        let explained = f.explain(Tensor::ones(&[2, 2])).unwrap();
+        assert!(explained.prims.contains_key("prims.convert"), "{explained}");
+    }
+}

@@ -223,8 +223,14 @@ impl Tensor {
     /// A refused call on the way to this tensor, errors of the backend, and a graph break that is not allowed.
     #[track_caller]
     pub fn to_host(&self) -> Result<HostTensor, Error> {
+        self.host_for("the values of a tensor are read")
+    }
+
+    /// The elements in memory; `why` they are wanted is the reason of the graph break.
+    #[track_caller]
+    fn host_for(&self, why: &str) -> Result<HostTensor, Error> {
         self.value()?;
-        frame::interrupt(|| "the values of a tensor are read".to_owned())?;
+        frame::interrupt(|| why.to_owned())?;
         let value = self.value()?;
         force(std::slice::from_ref(&value))?;
         Ok(value.data().cloned().ok_or(CaptureError::NotComputed)?)

@@ -21,7 +21,7 @@ const PREFIX: &str = "tensor(";
 
 impl fmt::Display for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.to_host() {
+        match self.host_for("a tensor is printed, at a line that formatting does not tell") {
             Ok(host) => f.write_str(&printed(&host, self.value().is_ok_and(|v| v.slot().is_some()))),
             Err(error) => write!(f, "{PREFIX}<{error}>)"),
         }

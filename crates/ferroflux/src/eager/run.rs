@@ -149,7 +149,9 @@ static DEVICE: RwLock<Option<(String, AutocastDevice)>> = RwLock::new(None);
 /// CPU's where it is linked in, else the interpreter, until [`set_default_device`] names another.
 pub fn default_device() -> String {
     let named = DEVICE.read().unwrap_or_else(PoisonError::into_inner).clone();
-    named.map(|(name, _)| name).unwrap_or_else(|| if cfg!(feature = "cpu") { "cpu" } else { "eager" }.to_owned())
+    named
+        .map(|(name, _)| name)
+        .unwrap_or_else(|| if cfg!(feature = "cpu") { "cpu" } else { "eager" }.to_owned())
 }
 
 /// The kind of device of [`default_device`].

@@ -91,6 +91,7 @@ pub fn minify(case: &Case, fails: &mut dyn FnMut(&Case) -> bool) -> Option<Minif
         let calls = best.calls();
         best = pieces::reduce(best, &mut search);
         best = sizes::reduce(best, &mut search);
+        best = first_wrong(best, &mut search);
         if best.calls() >= calls || search.is_spent() {
             break;
         }
@@ -149,6 +150,23 @@ fn beginning(case: Case, search: &mut Search<'_>) -> Case {
         }
     }
     best.unwrap_or(case)
+}
+
+/// The case with the results of its first call whose results fail by themselves: where the graph has branches, bisection may
+/// have passed it by. It looks at all calls, so it is for what is left of a graph.
+fn first_wrong(case: Case, search: &mut Search<'_>) -> Case {
+    let calls: Vec<NodeId> =
+        case.graph.iter().filter(|(_, n)| n.as_call().is_some()).map(|(id, _)| id).collect();
+    for &id in calls.iter().take(calls.len().saturating_sub(1)) {
+        if search.is_spent() {
+            break;
+        }
+        let candidate = case.with(returning(&case.graph, &results(&case, id)));
+        if candidate.calls() < case.calls() && search.fails(&candidate) {
+            return candidate;
+        }
+    }
+    case
 }
 
 /// The shortest end of the program that fails, with what comes before it as inputs.

@@ -394,6 +394,67 @@ fn a_compiled_function_within_another_is_one_graph_with_it() {
     assert_eq!((inner.captures(), outer.captures()), (0, 1));
 }
 
+/// A break of each kind, at its own line; `fullgraph` does not end the search at the first.
+#[test]
+fn explain_lists_every_break_with_its_line() {
+    let body = |(x, y): (Tensor, Tensor)| -> Result<Tensor, ferroflux::Error> {
+        let first = (&x + 1.0).sum().item()?; // line 1
+        let _same = x.item().is_ok(); // line 2, with nothing computed before it
+        let places = (&x * first).nonzero(); // line 3
+        let chosen = y.index_select(0, &places.reshape(&[-1_i64]));
+        let _read = chosen.to_vec::<f32>()?; // line 5
+        println!("{chosen}");
+        Ok(chosen.exp())
+    };
+    let start = line!() - 9; // the line of the function's head
+    for fullgraph in [false, true] {
+        let f = compile(body).fullgraph(fullgraph).build().unwrap();
+        let explained = f.explain((vector(&[1.0, 2.0]), vector(&[3.0, 4.0]))).unwrap();
+        let lines: Vec<u32> = explained.breaks[..4]
+            .iter()
+            .map(|b| {
+                assert!(b.at.contains("capture.rs:"), "{b:?}");
+                b.at.rsplit(':').nth(1).unwrap().parse::<u32>().unwrap() - start
+            })
+            .collect();
+        let reasons: Vec<&str> = explained.breaks.iter().map(|b| b.reason.as_str()).collect();
+        assert_eq!(lines, [1, 2, 3, 5], "{explained}");
+        assert!(reasons[2].contains("`aten.nonzero.default`"), "{reasons:?}");
+        assert!(reasons[3].contains("the values of a tensor are read"), "{reasons:?}");
+        // What is formatted does not know where.
+        assert!(reasons[4].contains("printed"), "{reasons:?}");
+        // Nothing is computed between the first two.
+        assert_eq!(
+            (explained.graphs, explained.breaks.len(), explained.parts.len()),
+            (4, 5, 6),
+            "{explained}"
+        );
+        assert_eq!(explained.parts[0].get("aten.sum.default"), Some(&1), "{explained}");
+        assert!(explained.parts[1].is_empty() && explained.parts[5].contains_key("aten.exp.default"));
+        assert_eq!(f.captures(), 0);
+    }
+}
+
+/// A write that another name of the same memory would have to see.
+#[test]
+fn a_break_by_shared_memory_names_the_line_that_reads() {
+    let f = compile(|(x, part): (Tensor, Tensor)| -> Result<Tensor, ferroflux::Error> {
+        no_grad(|| x.add_(1.0).map(|_| ()))?;
+        Ok(&part * 2.0)
+    });
+    let line = line!() - 2;
+    let f = f.build().unwrap();
+    let x = vector(&[1.0, 2.0]);
+    let part = x.narrow(0, 0, 1);
+    let explained = f.explain((x, part)).unwrap();
+    let found: Vec<&str> = explained.breaks.iter().map(|b| b.at.as_str()).collect();
+    assert!(found.iter().all(|at| at.contains("tests/suite/capture.rs:")), "{explained}");
+    assert!(
+        found.iter().any(|at| at.contains(&format!(":{line}:")) || at.contains(&format!(":{}:", line - 1)))
+    );
+    assert!(explained.breaks[0].reason.contains("shares memory"), "{explained}");
+}
+
 #[test]
 fn explain_names_breaks_guards_and_operators() {
     let f = compile(|x: Tensor| {

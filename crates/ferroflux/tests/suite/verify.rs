@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use ferroflux::fx_ir::{Graph, NodeKind};
 use ferroflux::graph_backend::{EAGER, GraphCompiler, GraphExecutable, PluginError, register_graph_backend};
+use ferroflux::minify::{Failure, Probe, minify};
+use ferroflux::optim::{Adam, Optimizer, Sgd};
 use ferroflux::tensor::formula;
+use ferroflux::train::{Clip, TrainOptions};
 use ferroflux::{Input, Options, Program, Tensor};
 
 /// Runs `tanh` as another operator.
@@ -148,4 +151,123 @@ fn floats_that_no_float_goes_into_and_values_that_nothing_reads_are_no_obstacle(
         assert_eq!(names, ["o", "f", "y", "z", "m"]);
         assert!(found.first.is_none(), "{backend}: {found:?}");
     }
+}
+
+/// Runs `cos` as `sin`. A forward that has no cosine is right on it; the backward of a sine is not.
+struct WrongCos;
+
+impl GraphCompiler for WrongCos {
+    fn compile(&self, mut graph: Graph) -> Result<Box<dyn GraphExecutable>, PluginError> {
+        for (_, node) in graph.nodes.iter_mut() {
+            if let NodeKind::Call { target, .. } = &mut node.kind
+                && target == "prims.cos"
+            {
+                *target = "prims.sin".to_owned();
+            }
+        }
+        EAGER.compile(graph)
+    }
+}
+
+register_graph_backend!("wrong-cos", "runs cos as sin", WrongCos);
+
+const LOSS: &str = r#"fx 1.0
+graph "net" {
+  %x: f32[4, 8] = input "x"
+  %target: i64[4] = input "target"
+  %w: f32[8, 8] = parameter "w"
+  %b: f32[8] = parameter "b"
+  %v: f32[3, 8] = parameter "v"
+  %count: f32[] = buffer "count"
+
+  %h: f32[4, 8] = aten.linear.default(%x, %w, %b)
+  %t: f32[4, 8] = aten.sin.default(%h)
+  %d: f32[4, 8] = aten.dropout.default(%t, 0.25, true)
+  %y: f32[4, 3] = aten.linear.default(%d, %v, none)
+  %loss: f32[] = aten.cross_entropy_loss.default(%y, %target, none, 1, -100, 0.0)
+  %new: f32[] = aten.add.Tensor(%count, 1, 1)
+  return %loss
+  return buffer "count" = %new
+}
+"#;
+
+fn loss() -> (Program, Vec<Input>) {
+    let fill = |name: &str, sizes: &[usize]| formula::fill(name, sizes, 1.0, 0.0).unwrap();
+    let names: [(&str, &[usize]); 4] = [("w", &[8, 8]), ("b", &[8]), ("v", &[3, 8]), ("count", &[])];
+    let weights: BTreeMap<String, Tensor> =
+        names.iter().map(|(name, sizes)| ((*name).to_owned(), fill(name, sizes))).collect();
+    let program = Program::from_graph(LOSS.parse().unwrap(), &weights).unwrap();
+    let target = Tensor::from_vec(vec![0_i64, 2, 1, 2], &[4]).unwrap();
+    (program, vec![fill("x", &[4, 8]).into(), target.into()])
+}
+
+fn steps() -> [TrainOptions; 3] {
+    let sgd = || TrainOptions::new(Optimizer::Sgd(Sgd { momentum: 0.9, ..Sgd::default() }));
+    let clip = Clip::Norm { max: 0.5, error_if_nonfinite: true };
+    [sgd(), sgd().clip(clip), TrainOptions::new(Optimizer::Adam(Adam::adamw()))]
+}
+
+/// The values of a step as a program are those of a step that trains.
+#[test]
+fn a_step_as_a_program_computes_what_a_step_computes() {
+    let (program, inputs) = loss();
+    let tensors: Vec<Tensor> = inputs
+        .iter()
+        .map(|input| match input {
+            Input::Tensor(ferroflux::Value::Host(t)) => t.clone(),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    for train in steps() {
+        let options = Options::new().backend("eager").seed(3);
+        let step = program.step_program(&train, 0.1, &options).unwrap();
+        let compiled = step.program().compile(&options).unwrap();
+        let outputs = compiled.call_with(&step.inputs(&inputs).unwrap()).unwrap();
+        let mut trained = program.train_step(&train, &options).unwrap();
+        let outcome = trained.step(&tensors, 0.1).unwrap();
+        assert_eq!(outputs[0].item().unwrap().as_f64(), outcome.loss, "{train:?}");
+        // Nothing of the program has changed, so a second call gives the loss of the first.
+        let again = compiled.call_with(&step.inputs(&inputs).unwrap()).unwrap();
+        assert_eq!(again.len(), outputs.len());
+        let of = |p: &Program| p.weight("w").unwrap().to_vec::<f32>().unwrap();
+        assert_eq!(of(step.program()), of(&program));
+    }
+}
+
+#[test]
+fn right_training_steps_are_called_right() {
+    let (program, inputs) = loss();
+    for (train, backend) in steps().iter().zip(["cpu", "eager", "oracle"]) {
+        let options = Options::new().backend(backend);
+        let step = program.step_program(train, 0.1, &options).unwrap();
+        let found = step.program().verify(&step.inputs(&inputs).unwrap(), &options).unwrap();
+        assert!(found.first.is_none(), "{backend}: {:?}", found.first_wrong());
+        // The backward's cosine and products are among the values, and rounding shows.
+        assert!(found.values.iter().any(|v| v.target == "prims.cos"), "{found:?}");
+        assert!(found.values.iter().filter(|v| v.target == "prims.matmul").count() >= 4, "{found:?}");
+        assert!(found.values.iter().any(|v| v.error > 0.0), "{backend}");
+    }
+}
+
+#[test]
+fn a_fault_in_a_backward_is_named_and_comes_out() {
+    let (program, inputs) = loss();
+    let options = Options::new().backend("wrong-cos");
+    assert!(program.verify(&inputs, &options).unwrap().first.is_none(), "the forward is right");
+    let step = program.step_program(&steps()[0], 0.1, &options).unwrap();
+    let inputs = step.inputs(&inputs).unwrap();
+    let found = step.program().verify(&inputs, &options).unwrap();
+    let wrong = found.first_wrong().unwrap();
+    assert_eq!(wrong.target, "prims.cos", "{wrong}");
+    assert!(wrong.own_error.unwrap() > 0.01 && !found.only_fused, "{wrong:?}");
+    let over = found.values.iter().filter(|v| !v.fits).count();
+    assert_eq!(over, 1, "what follows is off by what it was given");
+
+    let (case, probe) = (step.program().case(&inputs).unwrap(), Probe::new(&options));
+    assert!(case.calls() > 20);
+    let small = minify(&case, &mut |case| probe.observe(case).is(Failure::Wrong)).expect("it fails");
+    assert_eq!(small.after, 1, "{}", small.case.graph);
+    let targets: Vec<&str> =
+        small.case.graph.iter().filter_map(|(_, n)| n.as_call()).map(|(t, _)| t).collect();
+    assert_eq!(targets, ["prims.cos"]);
 }
