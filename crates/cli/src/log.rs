@@ -1,25 +1,10 @@
 //! Logging by stage: `--log` or FERROFLUX_LOG. Nothing is set up if neither is given.
 
 use anyhow::Result;
+use ferroflux::log::STAGES;
 use tracing_subscriber::EnvFilter;
 
 use crate::report::usage;
-
-/// Names of stages and their crates.
-const STAGES: &[(&str, &[&str])] = &[
-    ("archive", &["pt2"]),
-    ("aot", &["aot_autograd"]),
-    ("graph", &["graph", "fx_ir", "prims", "ferroflux"]),
-    ("fusion", &["inductor"]),
-    ("kernel", &["kernel", "backend_cpu", "kernel_ir"]),
-    ("autotune", &["autotune"]),
-    ("guards", &["guards"]),
-    ("recompiles", &["recompiles"]),
-    ("breaks", &["breaks"]),
-    ("cache", &["cache"]),
-    ("profile", &["profile"]),
-    ("plugin", &["plugin_host", "plugin_sdk", "ferroflux::plugin"]),
-];
 
 /// Sets up the log. `option` takes precedence over the variable, both over `usual`, the command's own default.
 pub(crate) fn start(option: Option<&str>, usual: Option<&str>) -> Result<()> {
@@ -46,7 +31,7 @@ pub(crate) fn start(option: Option<&str>, usual: Option<&str>) -> Result<()> {
         .map_err(|e| wrong(e.to_string()))
 }
 
-/// Stages as directives of their crates: `fusion` is `inductor=debug`, `fusion=info` is `inductor=info`.
+/// Stages as directives of their crates: `aot` is `aot_autograd=debug`, `aot=info` is `aot_autograd=info`.
 fn directives(text: &str) -> String {
     let one = |part: &str| {
         let (name, level) = part.split_once('=').unwrap_or((part, "debug"));
@@ -64,7 +49,7 @@ mod tests {
 
     #[test]
     fn stages_are_their_crates() {
-        assert_eq!(directives("fusion"), "inductor=debug");
+        assert_eq!(directives("fusion"), "fusion=debug,inductor=debug");
         assert_eq!(directives("info, archive=trace"), "info,pt2=trace");
         assert_eq!(directives("kernel=info"), "kernel=info,backend_cpu=info,kernel_ir=info");
     }

@@ -48,6 +48,7 @@ pub mod graph_backend;
 mod graph_plugin;
 mod inputs;
 mod lent;
+pub mod log;
 pub mod mesh;
 pub mod minify;
 pub mod nn;
@@ -117,5 +118,9 @@ pub fn keeps_tensors_on_a_device(backend: &str) -> Result<bool, Error> {
 /// The one registry of the process: libraries are checked and loaded once.
 pub(crate) fn registry() -> &'static plugin_host::Registry {
     static REGISTRY: std::sync::OnceLock<plugin_host::Registry> = std::sync::OnceLock::new();
-    REGISTRY.get_or_init(plugin_host::Registry::from_env)
+    REGISTRY.get_or_init(|| {
+        // Whatever compiles asks the registry first.
+        log::from_environment();
+        plugin_host::Registry::from_env()
+    })
 }

@@ -27,7 +27,34 @@ activations! {
     Silu silu "`x * sigmoid(x)`.";
     Sigmoid sigmoid "The logistic function.";
     Tanh tanh "The hyperbolic tangent.";
+    Relu6 relu6 "Every element, between 0 and 6.";
+    Hardswish hardswish "`x * relu6(x + 3) / 6`.";
+    Mish mish "`x * tanh(softplus(x))`.";
     Identity clone "The input itself.";
+}
+
+macro_rules! by_name {
+    ($($name:ident $target:literal $doc:literal;)*) => {$(
+        #[doc = $doc]
+        #[derive(Clone, Copy, Debug, Default)]
+        pub struct $name;
+        impl Module for $name {
+            fn visit(&self, _: &str, _: &mut dyn super::Visitor) {}
+        }
+        impl Layer for $name {
+            fn forward(&self, x: &Tensor) -> Tensor {
+                x.call($target, [])
+            }
+        }
+    )*};
+}
+
+by_name! {
+    Elu "aten.elu.default" "`exp(x) - 1` where an element is negative.";
+    Selu "aten.selu.default" "The scaled exponential linear unit.";
+    Softplus "aten.softplus.default" "`log(1 + exp(x))`.";
+    Hardsigmoid "aten.hardsigmoid.default" "`relu6(x + 3) / 6`.";
+    LogSigmoid "aten.log_sigmoid.default" "The logarithm of the logistic function.";
 }
 
 /// Every element, times a number where it is negative.
@@ -98,53 +125,84 @@ impl Layer for Flatten {
     }
 }
 
-/// The largest element of each window of `[batch, channels, height, width]`.
+/// The name of an operator over `N` dimensions.
+fn of_dims<const N: usize>(names: [&'static str; 3]) -> &'static str {
+    names[N.clamp(1, 3) - 1]
+}
+
+/// The largest element of each window of the last `N` dimensions of `[batch, channels, …]`.
 #[derive(Clone, Debug, derive::Module)]
-pub struct MaxPool2d {
+pub struct MaxPool<const N: usize> {
     /// Size of the window.
     pub kernel: i64,
     /// Distance between windows.
     pub stride: i64,
-    /// Rows and columns added on all sides.
+    /// Elements added on both sides of each dimension.
     pub padding: i64,
 }
 
-impl Layer for MaxPool2d {
+/// Largest elements over one dimension.
+pub type MaxPool1d = MaxPool<1>;
+/// Largest elements over two dimensions.
+pub type MaxPool2d = MaxPool<2>;
+/// Largest elements over three dimensions.
+pub type MaxPool3d = MaxPool<3>;
+
+impl<const N: usize> Layer for MaxPool<N> {
     fn forward(&self, x: &Tensor) -> Tensor {
-        let pair = |n: i64| [n; 2];
-        let (kernel, stride, padding) = (pair(self.kernel), pair(self.stride), pair(self.padding));
-        x.call("aten.max_pool2d.default", [(&kernel).into(), (&stride).into(), (&padding).into()])
+        let (kernel, stride, padding) = ([self.kernel; N], [self.stride; N], [self.padding; N]);
+        let names = ["aten.max_pool1d.default", "aten.max_pool2d.default", "aten.max_pool3d.default"];
+        x.call(of_dims::<N>(names), [(&kernel).into(), (&stride).into(), (&padding).into()])
     }
 }
 
-/// The mean of each window of `[batch, channels, height, width]`.
+/// The mean of each window of the last `N` dimensions of `[batch, channels, …]`.
 #[derive(Clone, Debug, derive::Module)]
-pub struct AvgPool2d {
+pub struct AvgPool<const N: usize> {
     /// Size of the window.
     pub kernel: i64,
     /// Distance between windows.
     pub stride: i64,
-    /// Rows and columns of zeros added on all sides.
+    /// Zeros added on both sides of each dimension.
     pub padding: i64,
 }
 
-impl Layer for AvgPool2d {
+/// Means over one dimension.
+pub type AvgPool1d = AvgPool<1>;
+/// Means over two dimensions.
+pub type AvgPool2d = AvgPool<2>;
+/// Means over three dimensions.
+pub type AvgPool3d = AvgPool<3>;
+
+impl<const N: usize> Layer for AvgPool<N> {
     fn forward(&self, x: &Tensor) -> Tensor {
-        let pair = |n: i64| [n; 2];
-        let (kernel, stride, padding) = (pair(self.kernel), pair(self.stride), pair(self.padding));
-        x.call("aten.avg_pool2d.default", [(&kernel).into(), (&stride).into(), (&padding).into()])
+        let (kernel, stride, padding) = ([self.kernel; N], [self.stride; N], [self.padding; N]);
+        let names = ["aten.avg_pool1d.default", "aten.avg_pool2d.default", "aten.avg_pool3d.default"];
+        x.call(of_dims::<N>(names), [(&kernel).into(), (&stride).into(), (&padding).into()])
     }
 }
 
-/// Means of windows such that the result has these sizes.
+/// Means of windows such that the last `N` dimensions of the result have these sizes.
 #[derive(Clone, Debug, derive::Module)]
-pub struct AdaptiveAvgPool2d {
-    /// Height and width of the result.
-    pub size: [i64; 2],
+pub struct AdaptiveAvgPool<const N: usize> {
+    /// The sizes of the result.
+    pub size: [i64; N],
 }
 
-impl Layer for AdaptiveAvgPool2d {
+/// Means over one dimension, for a result of a given size.
+pub type AdaptiveAvgPool1d = AdaptiveAvgPool<1>;
+/// Means over two dimensions, for a result of given sizes.
+pub type AdaptiveAvgPool2d = AdaptiveAvgPool<2>;
+/// Means over three dimensions, for a result of given sizes.
+pub type AdaptiveAvgPool3d = AdaptiveAvgPool<3>;
+
+impl<const N: usize> Layer for AdaptiveAvgPool<N> {
     fn forward(&self, x: &Tensor) -> Tensor {
-        x.call("aten.adaptive_avg_pool2d.default", [(&self.size).into()])
+        let names = [
+            "aten.adaptive_avg_pool1d.default",
+            "aten.adaptive_avg_pool2d.default",
+            "aten.adaptive_avg_pool3d.default",
+        ];
+        x.call(of_dims::<N>(names), [(&self.size).into()])
     }
 }

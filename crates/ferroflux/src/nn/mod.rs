@@ -66,8 +66,9 @@ pub use conv::{
 };
 pub use derive::Module;
 pub use layers::{
-    AdaptiveAvgPool2d, AvgPool2d, Dropout, Flatten, Gelu, Identity, LeakyRelu, MaxPool2d, Relu, Sigmoid,
-    Silu, Softmax, Tanh,
+    AdaptiveAvgPool, AdaptiveAvgPool1d, AdaptiveAvgPool2d, AdaptiveAvgPool3d, AvgPool, AvgPool1d, AvgPool2d,
+    AvgPool3d, Dropout, Elu, Flatten, Gelu, Hardsigmoid, Hardswish, Identity, LeakyRelu, LogSigmoid, MaxPool,
+    MaxPool1d, MaxPool2d, MaxPool3d, Mish, Relu, Relu6, Selu, Sigmoid, Silu, Softmax, Softplus, Tanh,
 };
 pub use linear::{Embedding, Linear};
 pub use norm::{BatchNorm, BatchNorm1d, BatchNorm2d, BatchNorm3d, GroupNorm, LayerNorm, RmsNorm};

@@ -3,7 +3,7 @@
 
 use fx_ir::{Arg, Graph, OutputKind};
 use ir_core::Shape;
-use kernel_ir::Program;
+use kernel_ir::{Program, Step};
 use tracing::info_span;
 
 use super::observe::IN_PLACE;
@@ -89,5 +89,32 @@ pub(crate) fn lower(optimized: &Graph, options: &KernelOptions, cx: &Cx<'_>) -> 
     };
     let program = inductor::compile(optimized, &options)?;
     cx.observer.kernels(&program)?;
+    if tracing::enabled!(target: "fusion", tracing::Level::DEBUG) {
+        log_fusion(optimized, &program);
+    }
     Ok(Kernels { program, in_place })
+}
+
+/// Writes to the log which nodes became one kernel, with the lines of the user's program that they come from.
+fn log_fusion(graph: &Graph, program: &Program) {
+    let line = |name: &String| {
+        let node = graph.order.iter().find(|id| graph.node_name(**id) == name);
+        node.and_then(|id| graph.origin(*id).source.clone())
+    };
+    for step in program.init.iter().chain(&program.steps) {
+        let members = match step {
+            Step::Together(group) => &group.steps[..],
+            alone => std::slice::from_ref(alone),
+        };
+        for member in members {
+            let (nodes, mut lines) = (member.origins(), Vec::new());
+            for found in nodes.iter().filter_map(line) {
+                if !lines.contains(&found) {
+                    lines.push(found);
+                }
+            }
+            let (kind, nodes, lines) = (member.kind(), nodes.join(", "), lines.join(", "));
+            tracing::debug!(target: "fusion", "{} ({kind}) is {nodes}, at {lines}", member.name());
+        }
+    }
 }

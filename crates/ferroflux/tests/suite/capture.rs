@@ -455,6 +455,41 @@ fn a_break_by_shared_memory_names_the_line_that_reads() {
     assert!(explained.breaks[0].reason.contains("shares memory"), "{explained}");
 }
 
+/// Run by [`the_environment_asks_for_the_log`] alone, in a process of its own.
+#[test]
+#[ignore = "a part of another test"]
+fn logged() {
+    let f = compile(|x: Tensor| (x.sin() + 1.0).sum()).dynamic(false).build().unwrap();
+    f.call(vector(&[1.0])).unwrap();
+    f.call(vector(&[1.0, 2.0])).unwrap();
+    let g = compile(|x: Tensor| if x.sum().item()? > 0.0 { Ok(x.exp()) } else { Ok(x) }).build().unwrap();
+    g.call(vector(&[1.0])).unwrap().compute().unwrap();
+}
+
+#[test]
+fn the_environment_asks_for_the_log() {
+    let output = |log: Option<&str>| {
+        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+        command.args(["--ignored", "--exact", "capture::logged", "--nocapture"]).env_remove("FERROFLUX_LOG");
+        log.iter().for_each(|text| drop(command.env("FERROFLUX_LOG", text)));
+        let output = command.output().unwrap();
+        assert!(output.status.success());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let all = output(Some("recompiles,breaks,guards,fusion,graph"));
+    let line = |target: &str, what: &str| all.lines().any(|l| l.contains(target) && l.contains(what));
+    assert!(line(" recompiles: ", "captured again, because a guard failed: "), "{all}");
+    assert!(line(" breaks: ", "tests/suite/capture.rs:"), "{all}");
+    assert!(line(" guards: ", "x0: f32[2]"), "{all}");
+    assert!(line(" fusion: ", "(loop) is ") && line(" fusion: ", "tests/suite/capture.rs:"), "{all}");
+    let one = output(Some("breaks"));
+    assert!(one.contains(" breaks: ") && !one.contains(" guards: "), "{one}");
+    let none = output(None);
+    assert!(!none.contains(" breaks: "), "{none}");
+    let wrong = output(Some("braeks"));
+    assert!(wrong.contains("`braeks` is no stage (archive, "), "{wrong}");
+}
+
 #[test]
 fn explain_names_breaks_guards_and_operators() {
     let f = compile(|x: Tensor| {

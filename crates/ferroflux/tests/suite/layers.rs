@@ -1,8 +1,9 @@
 //! Layers against what PyTorch 2.11 computes for the same weights, which are sines of their elements' numbers.
 
 use ferroflux::nn::{
-    BagMode, Conv2d, ConvTranspose2d, EmbeddingBag, Gru, Linear, Lstm, Recurrent, Rnn, SpectralNorm,
-    TransformerDecoderLayer, WeightNorm,
+    AdaptiveAvgPool1d, AdaptiveAvgPool3d, AvgPool1d, AvgPool3d, BagMode, Conv2d, ConvTranspose2d, Elu,
+    EmbeddingBag, Gru, Hardsigmoid, Hardswish, Linear, LogSigmoid, Lstm, MaxPool1d, MaxPool3d, Mish,
+    Recurrent, Relu6, Rnn, Selu, Softplus, SpectralNorm, TransformerDecoderLayer, WeightNorm,
 };
 use ferroflux::prelude::*;
 
@@ -211,4 +212,45 @@ fn spectral_norm_keeps_its_vectors() {
     layer.eval();
     f.call(x.clone()).unwrap();
     assert_eq!(vector(&layer), compiled);
+}
+
+#[test]
+fn pooling_is_pytorchs_over_one_and_three_dimensions() {
+    let x = made(24, |n| (0.7 * n).sin(), &[1, 2, 12]);
+    let max = [
+        0.644218, 0.98545, 0.863209, -0.350783, 0.016814, 0.988168, 0.854599, 0.319099, -0.618137, 0.66957,
+        0.990607, 0.845747,
+    ];
+    close(&MaxPool1d { kernel: 3, stride: 2, padding: 1 }.forward(&x), &max);
+    let mean = [
+        0.214739, 0.830959, 0.282471, -0.734937, -0.532302, 0.553989, 0.391233, -0.309025, -0.82567,
+        0.028352, 0.835308, 0.255598,
+    ];
+    close(&AvgPool1d { kernel: 3, stride: 2, padding: 1 }.forward(&x), &mean);
+    let adaptive = [0.623219, -0.467456, 0.257675, -0.018119, -0.223531, 0.43935];
+    close(&AdaptiveAvgPool1d { size: [3] }.forward(&x), &adaptive);
+    let y = made(27, |n| (0.7 * n).sin(), &[1, 1, 3, 3, 3]);
+    let max = [0.863209, 0.988168, 0.863209, 0.334988, 0.854599, 0.990607, 0.854599, 0.319099];
+    close(&MaxPool3d { kernel: 2, stride: 1, padding: 0 }.forward(&y), &max);
+    let mean = [0.461239, 0.401456, -0.167626, -0.409276, 0.462445, 0.397375, -0.174938, -0.413014];
+    close(&AvgPool3d { kernel: 2, stride: 1, padding: 0 }.forward(&y), &mean);
+    close(&AdaptiveAvgPool3d { size: [1, 1, 2] }.forward(&y), &[-0.001896, 7.6e-5]);
+}
+
+#[test]
+fn activations_are_pytorchs() {
+    let x = Tensor::from_slice(&[-4.0_f32, -1.5, -0.25, 0.0, 0.5, 2.0, 7.0], &[7]);
+    let all: [(&dyn Layer, [f32; 7]); 8] = [
+        (&Relu6, [0.0, 0.0, 0.0, 0.0, 0.5, 2.0, 6.0]),
+        (&Hardswish, [0.0, -0.375, -0.114583, 0.0, 0.291667, 1.666667, 7.0]),
+        (&Mish, [-0.072592, -0.2981, -0.129927, 0.0, 0.375245, 1.943959, 6.999989]),
+        (&Elu, [-0.981684, -0.77687, -0.221199, 0.0, 0.5, 2.0, 7.0]),
+        (&Selu, [-1.725899, -1.365814, -0.38889, 0.0, 0.525351, 2.101402, 7.354907]),
+        (&Softplus, [0.01815, 0.201413, 0.575939, 0.693147, 0.974077, 2.126928, 7.000912]),
+        (&Hardsigmoid, [0.0, 0.25, 0.458333, 0.5, 0.583333, 0.833333, 1.0]),
+        (&LogSigmoid, [-4.01815, -1.701413, -0.825939, -0.693147, -0.474077, -0.126928, -0.000911]),
+    ];
+    for (layer, expected) in all {
+        close(&layer.forward(&x), &expected);
+    }
 }
