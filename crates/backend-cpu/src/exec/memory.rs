@@ -54,15 +54,18 @@ pub(crate) struct Arenas {
 }
 
 impl Arenas {
-    /// An arena of at least `bytes`: a free one that is large enough, or a new one (then a smaller free one is dropped).
-    pub(crate) fn take(&self, bytes: usize) -> Result<Block, ExecError> {
+    /// An arena of at least `bytes`, none for 0: a free one that is large enough, or a new one (then a smaller free one is dropped).
+    pub(crate) fn take(&self, bytes: usize) -> Result<Option<Block>, ExecError> {
+        if bytes == 0 {
+            return Ok(None);
+        }
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(at) = free.iter().position(|b| b.len() >= bytes) {
-            return Ok(free.swap_remove(at));
+            return Ok(Some(free.swap_remove(at)));
         }
         free.pop();
         drop(free);
-        Block::new(bytes)
+        Block::new(bytes).map(Some)
     }
     /// Returns an arena to the pool.
     pub(crate) fn give(&self, block: Block) {

@@ -345,13 +345,14 @@ impl Compiled {
             copies.extend(copy);
         }
         let arena = self.arenas.take(usize::try_from(place.bytes).unwrap_or(usize::MAX))?;
+        let start = arena.as_ref().map_or(clif::ZEROS.address() as *mut u8, Block::ptr);
         for (live, offset) in self.program.plan.lives.iter().zip(&place.offsets) {
-            buffers.0[live.buf.index()] = arena.ptr().wrapping_add(*offset as usize);
+            buffers.0[live.buf.index()] = start.wrapping_add(*offset as usize);
         }
         let places: Vec<*mut u8> =
             back.iter().map(|n| buffers.0[self.program.inputs[*n].buf.index()]).collect();
         let results = self.run_call(self.machine(buffers, sizes.clone(), &bound.packed, &back));
-        self.arenas.give(arena);
+        arena.into_iter().for_each(|arena| self.arenas.give(arena));
         let results = results?;
         for (&n, from) in back.iter().zip(places) {
             let buffer = &self.program.buffers[self.program.inputs[n].buf];

@@ -45,7 +45,7 @@ impl CompiledFunc {
     /// backend.
     pub fn call(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Error> {
         let inputs = self.signature.conform(inputs)?;
-        self.code.run(&inputs.iter().collect::<Vec<_>>(), self.seeds.next())
+        self.code.run(&inputs.iter().collect::<Vec<_>>(), self.seed())
     }
 
     /// Whether a call with these tensors fits.
@@ -60,8 +60,13 @@ impl CompiledFunc {
     /// Also gives the seed of the call.
     pub(crate) fn call_fitting(&self, inputs: &[Tensor]) -> Result<(Vec<Tensor>, u64), Error> {
         let inputs = self.signature.laid_out(inputs)?;
-        let seed = self.seeds.next();
+        let seed = self.seed();
         Ok((self.code.run(&inputs.iter().collect::<Vec<_>>(), seed)?, seed))
+    }
+
+    /// The seed of the next call. Calls that draw nothing do not count: counting would be a write that threads share.
+    fn seed(&self) -> u64 {
+        if self.code.draws() { self.seeds.next() } else { 0 }
     }
 
     /// The graph of prims that was compiled, before the passes.

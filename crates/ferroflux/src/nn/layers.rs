@@ -183,7 +183,7 @@ impl<const N: usize> Layer for AvgPool<N> {
 }
 
 /// Means of windows such that the last `N` dimensions of the result have these sizes.
-#[derive(Clone, Debug, derive::Module)]
+#[derive(Clone, Debug)]
 pub struct AdaptiveAvgPool<const N: usize> {
     /// The sizes of the result.
     pub size: [i64; N],
@@ -195,6 +195,10 @@ pub type AdaptiveAvgPool1d = AdaptiveAvgPool<1>;
 pub type AdaptiveAvgPool2d = AdaptiveAvgPool<2>;
 /// Means over three dimensions, for a result of given sizes.
 pub type AdaptiveAvgPool3d = AdaptiveAvgPool<3>;
+
+impl<const N: usize> Module for AdaptiveAvgPool<N> {
+    fn visit(&self, _: &str, _: &mut dyn super::Visitor) {}
+}
 
 impl<const N: usize> Layer for AdaptiveAvgPool<N> {
     fn forward(&self, x: &Tensor) -> Tensor {
