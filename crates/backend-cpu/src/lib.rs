@@ -15,7 +15,7 @@ mod backend;
 pub mod clif;
 pub mod exec;
 pub mod micro;
-mod threads;
+mod ranks;
 pub mod vir;
 
 pub use backend::CpuBackend;

@@ -86,7 +86,7 @@ impl Lines {
 
 impl Subscriber for Lines {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.is_event() && self.level(metadata.target()).is_some_and(|level| *metadata.level() <= level)
+        !metadata.is_span() && self.level(metadata.target()).is_some_and(|level| *metadata.level() <= level)
     }
     fn new_span(&self, _: &Attributes<'_>) -> Id {
         Id::from_u64(1)

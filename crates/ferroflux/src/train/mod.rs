@@ -26,6 +26,7 @@ mod graphs;
 mod layout;
 pub(crate) mod plan;
 mod program;
+mod snapshot;
 mod step;
 mod update;
 mod wiring;
@@ -34,4 +35,5 @@ pub use aot_autograd::{GradError, JointError, JointGraph, Partition, Tangents, W
 pub use differentiated::{Differentiated, Gradient, Gradients, Saved, TangentInfo};
 pub use graphs::DiffOptions;
 pub use program::StepProgram;
-pub use step::{Clip, Scaler, Snapshot, StepOutcome, TrainOptions, TrainStep};
+pub use snapshot::{PartPlace, Snapshot};
+pub use step::{Clip, Scaler, StepOutcome, TrainOptions, TrainStep};
