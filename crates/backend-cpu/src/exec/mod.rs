@@ -5,6 +5,7 @@
 mod attention_backward;
 mod bind_cache;
 mod control;
+mod cores;
 mod error;
 mod fallback;
 mod finish;
@@ -22,7 +23,7 @@ mod template;
 
 use std::collections::HashMap;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ir_core::EntityId;
 use kernel_ir::runtime::{Binder, Collectives, Dynamic, Exchanges, Exec, Machine, Node, Sizes};
@@ -35,7 +36,10 @@ pub use forked::after_fork;
 
 use crate::clif::{self, Code, EpilogueContext, Fault};
 use crate::micro::{ConvWeights, PackedB, team};
+pub(crate) use cores::physical_cores;
+
 use control::{PlannedStep, Running, number_packs};
+use cores::wanted_threads;
 use memory::{Arenas, Block, Region, copy_strided};
 
 /// Base pointer of each buffer of a program, by number; views hold none.
@@ -580,28 +584,4 @@ fn pool(threads: usize) -> Result<Option<Arc<rayon::ThreadPool>>, ExecError> {
         true => Ok(None),
         false => forked::pool(threads).map(Some),
     }
-}
-
-fn wanted_threads(threads: usize) -> usize {
-    if threads == 0 { physical_cores() } else { threads }
-}
-
-/// Physical cores, where the system reports how threads share them; else threads. The system is asked once: its answer is in
-/// files, and every small program that is compiled wants it.
-pub(crate) fn physical_cores() -> usize {
-    static CORES: OnceLock<usize> = OnceLock::new();
-    *CORES.get_or_init(count_cores)
-}
-
-fn count_cores() -> usize {
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut cores = std::collections::HashSet::new();
-    for cpu in 0..threads {
-        let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
-        match std::fs::read_to_string(path) {
-            Ok(siblings) => cores.insert(siblings),
-            Err(_) => return threads,
-        };
-    }
-    cores.len().clamp(1, threads)
 }
