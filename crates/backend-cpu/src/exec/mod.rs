@@ -31,13 +31,12 @@ use kernel_ir::{Buffer, Program, Storage};
 use plugin_sdk::dlpack::{DL_CPU, DL_CUDA_HOST};
 use plugin_sdk::{DeviceId, OwnedTensor, TensorView};
 
+pub(crate) use cores::physical_cores;
 pub use error::{ExecError, Written};
 pub use forked::after_fork;
 
 use crate::clif::{self, Code, EpilogueContext, Fault};
 use crate::micro::{ConvWeights, PackedB, team};
-pub(crate) use cores::physical_cores;
-
 use control::{PlannedStep, Running, number_packs};
 use cores::wanted_threads;
 use memory::{Arenas, Block, Region, copy_strided};
