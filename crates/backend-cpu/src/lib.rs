@@ -13,7 +13,9 @@
 
 mod backend;
 pub mod clif;
+mod evex;
 pub mod exec;
+mod math;
 pub mod micro;
 mod threads;
 pub mod vir;

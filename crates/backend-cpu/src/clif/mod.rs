@@ -6,22 +6,24 @@ mod calls;
 mod cast;
 mod check;
 mod compile;
-mod convert;
 mod emit;
 mod epilogue;
 mod fault;
 mod host;
 mod index;
 mod lanes;
-mod math;
+mod leaf;
 mod memory;
 mod ops;
 mod reduce;
 mod regs;
 mod saved;
+mod trig;
 mod values;
 
 pub use compile::{Code, EpilogueFn, JitError, Job, KernelFn, compile};
+#[cfg(test)]
+pub(crate) use compile::compile_for;
 pub(crate) use compile::{MachineFunction, instruction_set, listing, load};
 pub use epilogue::{EpilogueContext, Walk};
 pub(crate) use fault::{Fault, OutOfBounds};

@@ -7,6 +7,7 @@
 //! innermost loop. This is not a general IR: it has no control flow but the loops.
 
 mod axis;
+mod class;
 mod hoist;
 mod lanes;
 mod lower;
@@ -17,6 +18,7 @@ use ir_core::{Atom, DType, Scalar, SymExpr};
 use kernel_ir::{AccDecl, AccId, BufId, ReduceOp, ScalarOp, StoreMode, Val};
 use smallvec::SmallVec;
 
+pub(crate) use class::{Class, round_16};
 pub(crate) use hoist::before_loop;
 pub use kernel_ir::collapse::Dim;
 pub(crate) use lanes::by_lane;
