@@ -124,7 +124,10 @@ pub(crate) fn compile_for(jobs: &[Job], set: Isa) -> Result<Code, JitError> {
     let made = if jobs.len() < PARALLEL {
         jobs.iter().enumerate().map(|(n, j)| function(isa, n, j, leaves)).collect::<Result<Vec<_>, _>>()?
     } else {
-        jobs.par_iter().enumerate().map(|(n, j)| function(isa, n, j, leaves)).collect::<Result<Vec<_>, _>>()?
+        jobs.par_iter()
+            .enumerate()
+            .map(|(n, j)| function(isa, n, j, leaves))
+            .collect::<Result<Vec<_>, _>>()?
     };
     link(module, made)
 }

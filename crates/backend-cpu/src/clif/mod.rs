@@ -21,9 +21,9 @@ mod saved;
 mod trig;
 mod values;
 
-pub use compile::{Code, EpilogueFn, JitError, Job, KernelFn, compile};
 #[cfg(test)]
 pub(crate) use compile::compile_for;
+pub use compile::{Code, EpilogueFn, JitError, Job, KernelFn, compile};
 pub(crate) use compile::{MachineFunction, instruction_set, listing, load};
 pub use epilogue::{EpilogueContext, Walk};
 pub(crate) use fault::{Fault, OutOfBounds};

@@ -99,7 +99,9 @@ impl Lower<'_> {
         let relabelled = |x: &V| V { class, ..*x };
         match to {
             _ if plain(from) && plain(to) => Some(x.iter().map(relabelled).collect()),
-            DType::U8 | DType::I8 | DType::I16 if Class::of(from) == Class::I32 => Some(self.wrap(to, x.clone())),
+            DType::U8 | DType::I8 | DType::I16 if Class::of(from) == Class::I32 => {
+                Some(self.wrap(to, x.clone()))
+            }
             _ => None,
         }
     }

@@ -67,7 +67,7 @@ pub(super) fn emit(body: &Body) -> Machine {
         unroll /= 2;
     }
     let taken = accumulators * unroll as usize;
-    let supply = Supply { vectors: (SCRATCH[0] as usize - taken) as u8, masks: MASKS };
+    let supply = supply(taken);
     let mut invariant = vec![None; body.values as usize];
     body.invariants.iter().for_each(|(v, what)| invariant[v.id as usize] = Some(*what));
     let spills_at = accumulators_at(body.slots) + 64 * accumulators as u32;
@@ -85,6 +85,15 @@ pub(super) fn emit(body: &Body) -> Machine {
     e.function();
     let bytes = spills_at + 64 * e.places.spills;
     Machine { code: e.asm.finish(), bytes, unroll }
+}
+
+/// The registers that a step may use; tests take most of them away, so that values are spilled.
+fn supply(accumulators: usize) -> Supply {
+    #[cfg(test)]
+    if super::tests::few_registers() {
+        return Supply { vectors: 4, masks: &MASKS[..1] };
+    }
+    Supply { vectors: (SCRATCH[0] as usize - accumulators) as u8, masks: MASKS }
 }
 
 /// The slots that are used most as addresses.
@@ -376,7 +385,8 @@ impl Emit<'_> {
 
     fn unary(&mut self, code: Code, d: V, a: V, imm: Option<u8>) {
         let mask = a.class == Class::Mask;
-        let a = if mask { Rm::Reg(self.register(a, MASK_SCRATCH[0])) } else { self.operand(code, a, SCRATCH[0]) };
+        let a =
+            if mask { Rm::Reg(self.register(a, MASK_SCRATCH[0])) } else { self.operand(code, a, SCRATCH[0]) };
         let to = self.target(d, SCRATCH[1]);
         match (code.reversed, a) {
             (true, Rm::Reg(a)) => self.asm.evex(code, a, 0, Rm::Reg(to), ALL, imm),

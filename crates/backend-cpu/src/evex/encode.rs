@@ -123,8 +123,7 @@ impl Assembler {
             Rm::Mem { .. } => 0,
         };
         let first = (!reg >> 3 & 1) << 7 | 1 << 6 | (b ^ 1) << 5 | code.map;
-        let second =
-            u8::from(code.w) << 7 | (!vvvv & 15) << 3 | u8::from(code.length > 0) << 2 | code.prefix;
+        let second = u8::from(code.w) << 7 | (!vvvv & 15) << 3 | u8::from(code.length > 0) << 2 | code.prefix;
         self.bytes.extend_from_slice(&[0xc4, first, second, code.op]);
         self.operand(reg & 7, rm, 0, usize::from(imm.is_some()));
         self.bytes.extend(imm);
@@ -161,17 +160,29 @@ impl Assembler {
 
     /// `to = [base + displacement]`, 64 bits.
     pub(super) fn load(&mut self, to: Gpr, base: Gpr, displacement: i32) {
-        self.bytes.extend_from_slice(&[0x48 | to >> 3 << 2 | base >> 3, 0x8b, 0x80 | (to & 7) << 3 | base & 7]);
+        self.bytes.extend_from_slice(&[
+            0x48 | to >> 3 << 2 | base >> 3,
+            0x8b,
+            0x80 | (to & 7) << 3 | base & 7,
+        ]);
         self.bytes.extend_from_slice(&displacement.to_le_bytes());
     }
     /// `to += [base + displacement]`, 64 bits.
     pub(super) fn add_load(&mut self, to: Gpr, base: Gpr, displacement: i32) {
-        self.bytes.extend_from_slice(&[0x48 | to >> 3 << 2 | base >> 3, 0x03, 0x80 | (to & 7) << 3 | base & 7]);
+        self.bytes.extend_from_slice(&[
+            0x48 | to >> 3 << 2 | base >> 3,
+            0x03,
+            0x80 | (to & 7) << 3 | base & 7,
+        ]);
         self.bytes.extend_from_slice(&displacement.to_le_bytes());
     }
     /// `to = base + displacement`, 64 bits.
     pub(super) fn lea(&mut self, to: Gpr, base: Gpr, displacement: i32) {
-        self.bytes.extend_from_slice(&[0x48 | to >> 3 << 2 | base >> 3, 0x8d, 0x80 | (to & 7) << 3 | base & 7]);
+        self.bytes.extend_from_slice(&[
+            0x48 | to >> 3 << 2 | base >> 3,
+            0x8d,
+            0x80 | (to & 7) << 3 | base & 7,
+        ]);
         self.bytes.extend_from_slice(&displacement.to_le_bytes());
     }
     /// `to *= by`, 64 bits.

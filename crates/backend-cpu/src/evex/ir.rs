@@ -58,31 +58,106 @@ pub(super) struct Accumulator {
 /// An instruction.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Inst {
-    Two { code: Code, d: V, a: V, b: V, imm: Option<u8> },
-    One { code: Code, d: V, a: V, imm: Option<u8> },
+    Two {
+        code: Code,
+        d: V,
+        a: V,
+        b: V,
+        imm: Option<u8>,
+    },
+    One {
+        code: Code,
+        d: V,
+        a: V,
+        imm: Option<u8>,
+    },
     /// A shift by a constant; `digit` selects which.
-    Shift { code: Code, digit: u8, d: V, a: V, by: u8 },
+    Shift {
+        code: Code,
+        digit: u8,
+        d: V,
+        a: V,
+        by: u8,
+    },
     /// `a * b + c`.
-    Fma { d: V, a: V, b: V, c: V },
+    Fma {
+        d: V,
+        a: V,
+        b: V,
+        c: V,
+    },
     /// A comparison; `d` is a mask.
-    Compare { code: Code, d: V, a: V, b: V, imm: u8 },
+    Compare {
+        code: Code,
+        d: V,
+        a: V,
+        b: V,
+        imm: u8,
+    },
     /// `mask ? yes : no`.
-    Blend { d: V, mask: V, yes: V, no: V },
+    Blend {
+        d: V,
+        mask: V,
+        yes: V,
+        no: V,
+    },
     /// Masks.
-    MaskTwo { code: Code, d: V, a: V, b: V },
-    MaskOne { code: Code, d: V, a: V, imm: Option<u8> },
+    MaskTwo {
+        code: Code,
+        d: V,
+        a: V,
+        b: V,
+    },
+    MaskOne {
+        code: Code,
+        d: V,
+        a: V,
+        imm: Option<u8>,
+    },
     /// The low 16 bits of an argument as a mask.
-    MaskArgument { d: V, slot: u32 },
+    MaskArgument {
+        d: V,
+        slot: u32,
+    },
     /// Zero where the mask is false; lanes past the end of the loop are not read.
-    Load { code: Code, d: V, at: Place, mask: Option<V> },
+    Load {
+        code: Code,
+        d: V,
+        at: Place,
+        mask: Option<V>,
+    },
     /// Bytes that are not zero, as a mask.
-    LoadMask { d: V, at: Place, mask: Option<V> },
-    Store { code: Code, value: V, at: Place, mask: Option<V>, imm: Option<u8> },
+    LoadMask {
+        d: V,
+        at: Place,
+        mask: Option<V>,
+    },
+    Store {
+        code: Code,
+        value: V,
+        at: Place,
+        mask: Option<V>,
+        imm: Option<u8>,
+    },
     /// A mask as bytes 0 and 1.
-    StoreMask { value: V, at: Place, mask: Option<V> },
+    StoreMask {
+        value: V,
+        at: Place,
+        mask: Option<V>,
+    },
     /// `argument + point * step` in lanes of 64 bits, where points are counted from the start of the loop.
-    Index { d: V, slot: u32, step: i32, part: u8 },
-    Accumulate { accumulator: u32, how: How, a: V, b: Option<V> },
+    Index {
+        d: V,
+        slot: u32,
+        step: i32,
+        part: u8,
+    },
+    Accumulate {
+        accumulator: u32,
+        how: How,
+        a: V,
+        b: Option<V>,
+    },
 }
 
 impl Inst {
@@ -109,7 +184,9 @@ impl Inst {
     pub(super) fn uses(&self) -> SmallVec<[V; 3]> {
         let mut out = SmallVec::new();
         match *self {
-            Inst::Two { a, b, .. } | Inst::Compare { a, b, .. } | Inst::MaskTwo { a, b, .. } => out.extend([a, b]),
+            Inst::Two { a, b, .. } | Inst::Compare { a, b, .. } | Inst::MaskTwo { a, b, .. } => {
+                out.extend([a, b])
+            }
             Inst::One { a, .. } | Inst::Shift { a, .. } | Inst::MaskOne { a, .. } => out.push(a),
             Inst::Fma { a, b, c, .. } => out.extend([a, b, c]),
             Inst::Blend { mask, yes, no, .. } => out.extend([mask, yes, no]),

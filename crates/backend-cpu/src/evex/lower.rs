@@ -66,11 +66,7 @@ pub(crate) fn leaf<'k>(kernel: &'k VKernel, stages: &[usize], axis: u32) -> Opti
     prune(&mut body.insts, body.values);
     body.slots = lower.inputs.len() as u32;
     let fits = !body.insts.is_empty() && body.insts.len() <= MOST;
-    fits.then(|| Leaf {
-        machine: emit(&body),
-        inputs: lower.inputs,
-        accumulators: lower.accumulators,
-    })
+    fits.then(|| Leaf { machine: emit(&body), inputs: lower.inputs, accumulators: lower.accumulators })
 }
 
 /// Removes instructions whose result nothing uses.
@@ -302,7 +298,11 @@ impl<'k> Lower<'k> {
             let mask = mask.map(|m| self.mask_part(m, part));
             let d = self.b.value(class);
             self.b.push(Inst::Load { code, d, at: place(part), mask });
-            regs.push(if dtype == DType::BF16 { self.b.bf16_to_f32(V { class: Class::I32, ..d }) } else { d });
+            regs.push(if dtype == DType::BF16 {
+                self.b.bf16_to_f32(V { class: Class::I32, ..d })
+            } else {
+                d
+            });
         }
         regs
     }

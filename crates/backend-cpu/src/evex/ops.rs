@@ -197,7 +197,8 @@ impl Lower<'_> {
             ScalarOp::Abs => Some(self.map1(x, |b, x| b.fabs(x))),
             ScalarOp::Sqrt => Some(self.map1(x, root)),
             ScalarOp::Rsqrt => {
-                let one = self.constant(if class.wide() { DType::F64 } else { DType::F32 }, Scalar::Float(1.0));
+                let one =
+                    self.constant(if class.wide() { DType::F64 } else { DType::F32 }, Scalar::Float(1.0));
                 Some(self.map2(&one, x, |b, one, x| {
                     let s = root(b, x);
                     b.fdiv(one, s)

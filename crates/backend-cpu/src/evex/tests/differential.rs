@@ -3,8 +3,8 @@
 
 use ir_core::{DType, EntityId, Scalar, Shape, SymExpr, SymId, contiguous_strides};
 use kernel_ir::{
-    AccDecl, AccId, BodyBuilder, BufId, Buffer, LoopKernel, Program, ReduceOp, ScalarOp, Stage, Storage, StoreMode,
-    Symbol, Val,
+    AccDecl, AccId, BodyBuilder, BufId, Buffer, LoopKernel, Program, ReduceOp, ScalarOp, Stage, Storage,
+    StoreMode, Symbol, Val,
 };
 
 use super::super::{available, leaf};
@@ -62,7 +62,9 @@ fn grow(b: &mut BodyBuilder, rng: &mut Rng, vals: &[Val]) -> Val {
     let same: Vec<Val> = vals.iter().copied().filter(|v| b.dtype(*v) == dtype).collect();
     let y = rng.pick(&same);
     let unary: &[ScalarOp] = match dtype {
-        DType::F32 => &[Neg, Abs, Floor, Ceil, Trunc, Round, Sqrt, Rsqrt, Exp, Exp2, Expm1, Log, Log2, Log1p, Tanh, Erf],
+        DType::F32 => {
+            &[Neg, Abs, Floor, Ceil, Trunc, Round, Sqrt, Rsqrt, Exp, Exp2, Expm1, Log, Log2, Log1p, Tanh, Erf]
+        }
         DType::F64 => &[Neg, Abs, Floor, Ceil, Trunc, Round, Sqrt, Rsqrt],
         DType::Bool => &[Not],
         d if d.is_int() => &[Not, Neg, Abs],
@@ -114,7 +116,13 @@ fn case(rng: &mut Rng, n: SymExpr) -> Case {
     let mut b = BodyBuilder::new();
     let vals = values(&mut b, rng, &inputs, (&point, &first));
     let mut case = Case {
-        kernel: LoopKernel { name: "k".into(), origins: vec![], outer: full.clone(), accs: vec![], stages: vec![] },
+        kernel: LoopKernel {
+            name: "k".into(),
+            origins: vec![],
+            outer: full.clone(),
+            accs: vec![],
+            stages: vec![],
+        },
         sums: false,
         program: Program::default(),
     };
@@ -154,7 +162,12 @@ fn case(rng: &mut Rng, n: SymExpr) -> Case {
 }
 
 /// Loads of all inputs, and values grown from them.
-fn values(b: &mut BodyBuilder, rng: &mut Rng, inputs: &[(BufId, DType, bool)], at: (&Shape, &Shape)) -> Vec<Val> {
+fn values(
+    b: &mut BodyBuilder,
+    rng: &mut Rng,
+    inputs: &[(BufId, DType, bool)],
+    at: (&Shape, &Shape),
+) -> Vec<Val> {
     let mut vals: Vec<Val> = Vec::new();
     for (buf, dtype, whole) in inputs {
         let index = if *whole { at.0.clone() } else { at.1.clone() };
@@ -189,7 +202,9 @@ fn reductions(b: &mut BodyBuilder, rng: &mut Rng, vals: &[Val]) -> (Vec<AccDecl>
         let v = b.cast(v, dtype);
         let ops: &[ReduceOp] = match dtype.is_float() {
             true => &[ReduceOp::Max, ReduceOp::Min, ReduceOp::Sum],
-            false => &[ReduceOp::Max, ReduceOp::Min, ReduceOp::Sum, ReduceOp::Xor, ReduceOp::Any, ReduceOp::All],
+            false => {
+                &[ReduceOp::Max, ReduceOp::Min, ReduceOp::Sum, ReduceOp::Xor, ReduceOp::Any, ReduceOp::All]
+            }
         };
         let op = rng.pick(ops);
         sums |= op == ReduceOp::Sum && dtype.is_float();
@@ -201,10 +216,24 @@ fn reductions(b: &mut BodyBuilder, rng: &mut Rng, vals: &[Val]) -> (Vec<AccDecl>
 
 /// Bytes of an element: special values of the dtype now and then.
 fn element(dtype: DType, rng: &mut Rng) -> Vec<u8> {
-    let special = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 0.0, -0.0, 1e-40, -3e-39, 1.0, 88.9, 3e38, 65504.0, 6e-8];
+    let special = [
+        f64::NAN,
+        f64::INFINITY,
+        f64::NEG_INFINITY,
+        0.0,
+        -0.0,
+        1e-40,
+        -3e-39,
+        1.0,
+        88.9,
+        3e38,
+        65504.0,
+        6e-8,
+    ];
     let plain = (rng.below(1 << 20) as f64 / f64::from(1 << 19) - 1.0) * rng.pick(&[0.5, 4.0, 100.0, 1e6]);
     let x = if rng.below(6) == 0 { rng.pick(&special) } else { plain };
-    let bits = (rng.below(1 << 30) as u64) << 34 ^ (rng.below(1 << 30) as u64) << 10 ^ rng.below(1 << 12) as u64;
+    let bits =
+        (rng.below(1 << 30) as u64) << 34 ^ (rng.below(1 << 30) as u64) << 10 ^ rng.below(1 << 12) as u64;
     let int = if rng.below(3) == 0 { bits as i64 } else { plain as i64 };
     match dtype {
         DType::Bool => vec![u8::from(rng.below(2) == 0)],
@@ -297,7 +326,8 @@ fn check(seed: u64, leaves: &mut usize) {
     };
     *leaves += usize::from(any);
     let before = memory(&case, &mut rng);
-    let lengths = if fixed { vec![n] } else { vec![n, 1 + rng.below(40) as i64, 16 * (1 + rng.below(9) as i64)] };
+    let lengths =
+        if fixed { vec![n] } else { vec![n, 1 + rng.below(40) as i64, 16 * (1 + rng.below(9) as i64)] };
     for n in lengths {
         let block = rng.pick(&[16, 64, 128, 192]);
         let (mut got, mut want) = (before.clone(), before.clone());
@@ -307,7 +337,11 @@ fn check(seed: u64, leaves: &mut usize) {
             let size = b.dtype.size();
             for (k, (x, y)) in got[at].chunks(size).zip(want[at].chunks(size)).enumerate() {
                 let equal = same(b.dtype, x, y, case.sums);
-                assert!(equal, "seed {seed}, n {n}, {buf:?} {}: element {k} is {x:02x?}, Cranelift's {y:02x?}\n{:#?}", b.dtype, case.kernel);
+                assert!(
+                    equal,
+                    "seed {seed}, n {n}, {buf:?} {}: element {k} is {x:02x?}, Cranelift's {y:02x?}\n{:#?}",
+                    b.dtype, case.kernel
+                );
             }
         }
     }
@@ -322,8 +356,11 @@ fn random_loops_are_those_of_cranelift() {
     let first = std::env::var("FERROFLUX_FUZZ_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(1u64);
     let mut leaves = 0;
     for seed in first..first + cases {
+        // Every third has so few registers that values are spilled.
+        super::FEW.set(seed % 3 == 0);
         check(seed, &mut leaves);
     }
+    super::FEW.set(false);
     println!("{leaves} of {cases} cases had a leaf");
     assert!(cases < 100 || leaves as u64 * 2 > cases, "{leaves} of {cases} cases had a leaf");
 }

@@ -132,7 +132,11 @@ fn vector_instructions_on_memory() {
                         }
                         None => assert_eq!(i.memory_index(), Register::None),
                     }
-                    assert_eq!(i.memory_displacement64() as i64, i64::from(displacement), "{name} {bytes:02x?}");
+                    assert_eq!(
+                        i.memory_displacement64() as i64,
+                        i64::from(displacement),
+                        "{name} {bytes:02x?}"
+                    );
                     assert_eq!(i.memory_size().size(), usize::from(code.memory), "{name}");
                     assert_eq!(i.zeroing_masking(), zero);
                     let k = if mask == 0 { Register::None } else { Register::K0 + u32::from(mask) };
@@ -204,9 +208,12 @@ fn constants_are_where_the_code_looks_for_them() {
     let wide = Constant::Wide(0x1234_5678_9abc_def0);
     let steps = Constant::Multiples(-3);
     let bytes = assembled(|a| {
-        for (code, constant, broadcast) in
-            [(c::VADDPS, one, true), (c::VADDPD, wide, true), (c::VPADDQ, steps, false), (c::VMULPS, one, true)]
-        {
+        for (code, constant, broadcast) in [
+            (c::VADDPS, one, true),
+            (c::VADDPD, wide, true),
+            (c::VPADDQ, steps, false),
+            (c::VMULPS, one, true),
+        ] {
             let rm = Rm::Mem { base: Base::Pool(constant), broadcast };
             a.evex(code, 20, 4, rm, Lanes::default(), None);
         }

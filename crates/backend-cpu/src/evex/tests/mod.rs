@@ -4,3 +4,14 @@
 
 mod differential;
 mod encoding;
+
+use std::cell::Cell;
+
+thread_local! {
+    static FEW: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether code of this thread has only a few registers.
+pub(super) fn few_registers() -> bool {
+    FEW.get()
+}
