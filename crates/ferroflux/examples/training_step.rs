@@ -38,7 +38,7 @@ fn main() {
     let kernels = step.kernels().unwrap();
     let written = bytes(kernels, kernels.inputs.iter().filter(|i| i.written).map(|i| &i.buf));
     let returned = bytes(kernels, kernels.outputs.iter().map(|o| &o.buf));
-    let arena = kernels.plan.place(&kernels, &|_| None).map_or(0, |(_, bytes)| bytes);
+    let arena = kernels.plan.place(kernels, &|_| None).map_or(0, |(_, bytes)| bytes);
     let count = kernels.steps.len();
     let mut times: Vec<f64> = Vec::new();
     let mut loss = 0.0;

@@ -58,14 +58,14 @@ pub fn is_even(mesh: &Mesh, spec: &[Placement], sizes: &[SymExpr]) -> bool {
 
 /// The same parts, in units of single elements where that makes no difference.
 pub fn normalize(mesh: &Mesh, spec: &mut [Placement], sizes: &[SymExpr]) {
-    for dim in 0..sizes.len() {
+    for (dim, size) in sizes.iter().enumerate() {
         let of_dim = |p: &Placement| p.dim() == Some(dim);
         let ranks: i64 =
             spec.iter().zip(mesh.axes()).filter(|(p, _)| of_dim(p)).map(|(_, a)| a.size as i64).product();
         for placement in spec.iter_mut() {
             if let Placement::Shard { dim: d, unit } = placement
                 && *d == dim
-                && divide(&sizes[dim], &(&*unit * ranks)).is_some()
+                && divide(size, &(&*unit * ranks)).is_some()
             {
                 *unit = SymExpr::ONE;
             }

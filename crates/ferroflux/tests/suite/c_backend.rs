@@ -314,7 +314,8 @@ fn damaged_programs_do_no_harm() {
     ];
     let files = programs.map(|(name, graph)| {
         let file = folder.path().join(name);
-        std::fs::write(&file, fused(&graph).to_bytes()).unwrap();
+        // The newest form that this backend reads.
+        std::fs::write(&file, fused(&graph).to_bytes_at(6).unwrap()).unwrap();
         file
     });
     let run = Command::new(&binary).args(&files).output().unwrap();

@@ -9,6 +9,7 @@
 use ir_core::{Atom, DType, SymExpr};
 use kernel_ir::{BufId, Conv, InstKind, Operand, Program, StoreMode};
 
+use crate::address::address;
 use crate::conv::depthwise_text;
 use crate::conv::depthwise_weight::Sums;
 use crate::product::tile::{hint, is_multiple};
@@ -471,7 +472,7 @@ pub(crate) fn main_store(k: &Conv) -> Option<(BufId, &[SymExpr])> {
 /// Whether the main store is contiguous along a dimension of the result.
 pub(crate) fn stores_along(program: &Program, k: &Conv, dim: usize) -> bool {
     let Some((buf, index)) = main_store(k) else { return false };
-    let address = program.buffers[buf].address(index);
+    let address = address(program, buf, index, &k.epilogue.ranges);
     address.affine_in(&Atom::Loop(dim as u32)).is_some_and(|(step, _)| step == SymExpr::ONE)
 }
 

@@ -12,6 +12,7 @@ use std::fmt::Write;
 use ir_core::{Atom, DType, SymExpr};
 use kernel_ir::{Conv, InstKind, Program, Step};
 
+use crate::address::address;
 use crate::product::tile::{Axis, Product, Space, TileOperand, hint};
 use crate::text::body::{BodyWriter, Uses};
 use crate::text::template::{assemble, blocks_of, compute_type, element, epilogue, unravel, volume};
@@ -198,7 +199,7 @@ fn order(program: &Program, k: &Conv) -> Vec<usize> {
     let rank = k.epilogue.ranges.len();
     let mut order: Vec<usize> = (0..rank).collect();
     let store = k.epilogue.insts.iter().find_map(|i| match &i.kind {
-        InstKind::Store { buf, index, .. } => Some(program.buffers[*buf].address(index)),
+        InstKind::Store { buf, index, .. } => Some(address(program, *buf, index, &k.epilogue.ranges)),
         _ => None,
     });
     let unit = |d: usize| {

@@ -9,6 +9,7 @@ use std::fmt::Write;
 use ir_core::{Atom, DType, SymExpr};
 use kernel_ir::{BufId, Epilogue, Inst, InstKind, Operand, Program, Step, StoreMode};
 
+use crate::address::address;
 use crate::library::blocks::Blocks;
 use crate::text::body::{BodyWriter, Substitutions, Uses};
 use crate::text::index::divisible;
@@ -55,7 +56,7 @@ pub fn result_dtype(epilogue: &Epilogue, acc: DType) -> DType {
 pub fn store_order(program: &Program, epilogue: &Epilogue) -> Vec<usize> {
     let rank = epilogue.ranges.len();
     let stored = epilogue.insts.iter().find_map(|inst| match &inst.kind {
-        InstKind::Store { buf, index, .. } => Some(program.buffers[*buf].address(index)),
+        InstKind::Store { buf, index, .. } => Some(address(program, *buf, index, &epilogue.ranges)),
         _ => None,
     });
     let hint = |a: &Atom| match a {
@@ -283,7 +284,7 @@ struct Access {
 impl Places {
     fn of(walk: &Walk<'_>, insts: &[Inst], result_size: usize) -> Places {
         let program = walk.program;
-        let mut accesses: Vec<Access> = insts.iter().filter_map(|i| access(program, i)).collect();
+        let mut accesses: Vec<Access> = insts.iter().filter_map(|i| access(walk, i)).collect();
         // The index of a dimension of size 1 is 0 whatever its stride.
         let single = |a: &Atom| match a {
             Atom::Loop(n) => {
@@ -322,7 +323,7 @@ impl Places {
     }
 }
 
-fn access(program: &Program, inst: &Inst) -> Option<Access> {
+fn access(walk: &Walk<'_>, inst: &Inst) -> Option<Access> {
     let (buf, index, store, plain) = match &inst.kind {
         InstKind::Load { buf, index, mask } => (*buf, index, false, mask.is_none()),
         InstKind::Store { buf, index, mask, mode, .. } => {
@@ -330,7 +331,7 @@ fn access(program: &Program, inst: &Inst) -> Option<Access> {
         }
         _ => return None,
     };
-    Some(Access { buf, address: program.buffers[buf].address(index), store, plain })
+    Some(Access { buf, address: address(walk.program, buf, index, walk.extents), store, plain })
 }
 
 /// Whether `lanes` points that differ only in the innermost variable, starting at a multiple of `lanes`, are contiguous

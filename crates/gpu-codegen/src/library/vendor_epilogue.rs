@@ -5,6 +5,7 @@
 use ir_core::{Atom, DType, Shape, SymExpr};
 use kernel_ir::{BufId, Epilogue, Inst, InstKind, Program, ScalarOp, StoreMode, Val};
 
+use crate::address::address;
 use crate::text::checks;
 
 /// An epilogue of the form `out = activation(alpha * result + residual + bias)`.
@@ -50,7 +51,7 @@ pub struct Bias {
 
 impl StridedView {
     fn of(program: &Program, buf: BufId, index: &[SymExpr], ranges: &[SymExpr]) -> Option<StridedView> {
-        let mut rest = program.buffers[buf].address(index);
+        let mut rest = address(program, buf, index, ranges);
         let mut strides = Shape::new();
         for (d, extent) in ranges.iter().enumerate() {
             let (step, left) = rest.affine_in(&Atom::Loop(d as u32))?;

@@ -7,6 +7,7 @@ use std::fmt::Write;
 use ir_core::{Atom, SymExpr};
 use kernel_ir::{BufId, Inst, InstKind, LoopKernel, Program, StoreMode};
 
+use crate::address::address;
 use crate::loops::hint;
 use crate::text::body::{BodyWriter, Effects, Uses};
 use crate::text::checks;
@@ -43,7 +44,7 @@ impl Flat {
             if checks::from_data(index) {
                 return None;
             }
-            let address = program.buffers[buf].address(index);
+            let address = address(program, buf, index, &k.outer);
             if !uses_loops(&address) && matches!(inst.kind, InstKind::Load { .. }) {
                 fixed.push(buf);
                 continue;

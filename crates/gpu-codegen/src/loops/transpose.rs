@@ -7,6 +7,7 @@ use std::fmt::Write;
 use ir_core::{Atom, SymExpr};
 use kernel_ir::{BufId, InstKind, LoopKernel, Program, StoreMode};
 
+use crate::address::address;
 use crate::loops::flat::NoEffects;
 use crate::loops::hint;
 use crate::text::body::{BodyWriter, Uses};
@@ -56,7 +57,7 @@ impl Transpose {
         let mut stored = Vec::new();
         for inst in &stage.insts {
             let InstKind::Store { buf, index, mode, .. } = &inst.kind else { continue };
-            let along = unit(&program.buffers[*buf].address(index), &k.outer).filter(|d| long(*d))?;
+            let along = unit(&address(program, *buf, index, &k.outer), &k.outer).filter(|d| long(*d))?;
             if *mode != StoreMode::Write || written.is_some_and(|d| d != along) {
                 return None;
             }
@@ -68,7 +69,7 @@ impl Transpose {
         let mut direct = Vec::new();
         for inst in &stage.insts {
             let InstKind::Load { buf, index, mask } = &inst.kind else { continue };
-            let address = program.buffers[*buf].address(index);
+            let address = address(program, *buf, index, &k.outer);
             let along = unit(&address, &k.outer).filter(|d| *d != written && long(*d));
             let across = factor(&address, written).is_some_and(|f| f != SymExpr::ZERO);
             let same = along.is_some_and(|d| read.is_none_or(|r| r == d));

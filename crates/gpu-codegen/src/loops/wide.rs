@@ -10,6 +10,7 @@ use std::fmt::Write;
 use ir_core::{Atom, Scalar, SymExpr};
 use kernel_ir::{BufId, Inst, InstKind, LoopKernel, Program, ScalarOp, Stage, StoreMode, Val};
 
+use crate::address::address;
 use crate::loops::accumulate::roots;
 use crate::loops::{LoopEffects, SHORT, declare, hint};
 use crate::text::body::{BodyWriter, Substitutions, Uses};
@@ -178,7 +179,7 @@ impl<'a> Wide<'a> {
     /// Whether the address is contiguous along the points and aligned to `lanes` for a thread's first point.
     fn is_contiguous(&self, buf: BufId, index: &[SymExpr], lanes: i64) -> bool {
         let root = self.program.root(buf);
-        let address = self.program.buffers[buf].address(index);
+        let address = address(self.program, buf, index, &self.k.outer);
         let Some((step, rest)) = address.affine_in(&Atom::Loop(self.last as u32)) else { return false };
         self.program.buffers[buf].dtype == self.program.buffers[root].dtype
             && step == SymExpr::ONE

@@ -8,6 +8,7 @@ use ir_core::{Atom, SymExpr};
 use kernel_ir::{BufId, Inst, InstKind, StoreMode};
 
 use crate::GenError;
+use crate::address::address;
 use crate::product::tile::{Product, count, is_multiple};
 use crate::product::tile_text::Writer;
 use crate::text::lanes::{self, Lanes};
@@ -93,7 +94,7 @@ fn plain_store(inst: &Inst) -> Option<(BufId, &[SymExpr])> {
 
 /// Whether adjacent rows are contiguous in memory and adjacent columns are not.
 fn along_rows(product: &Product<'_>, buf: BufId, index: &[SymExpr]) -> bool {
-    let address = product.program.buffers[buf].address(index);
+    let address = address(product.program, buf, index, &product.epilogue.ranges);
     let unit = |axis: Option<&crate::product::tile::Axis>| {
         let Some((var, step)) = axis.and_then(|a| a.result.as_ref()) else { return false };
         let coef = address.affine_in(&Atom::Loop(*var as u32)).map(|(coef, _)| coef * step);

@@ -60,7 +60,10 @@ fn code<V: Vendor>(
     if let Some(code) = cache.get(&key) {
         return Ok((code, false));
     }
+    let started = std::time::Instant::now();
     let code = vendor.compile(module)?;
+    let characters = module.prelude.len() + module.kernels.len();
+    tracing::debug!(target: "kernel", time = ?started.elapsed(), characters, entries = ?module.entries, "compiled");
     cache.put(&key, &code);
     Ok((code, true))
 }

@@ -69,7 +69,7 @@ fn programs_are_written_in_the_newest_form_that_is_read() {
     for (name, newest) in [("reads-0", 0), ("reads-2", 2)] {
         let backend = registry.load(name).unwrap();
         // Of 1.6 a program without checks needs nothing.
-        for minor in 0..KERNEL_IR.minor {
+        for minor in (0..KERNEL_IR.minor).filter(|minor| *minor != 6) {
             // What was read has checks of its indices, which no plugin of these takes.
             let mut program = golden(minor);
             assert_eq!(program.needs_minor(), 6, "1.{minor}");

@@ -54,7 +54,7 @@ pub(crate) fn run(
     }
     let mut ranks: Vec<Rank<'_>> = locals.iter().map(|l| Rank::new(l, inputs, symbols)).collect();
     while ranks.iter().any(|r| !r.is_done()) {
-        ranks.iter_mut().for_each(Rank::to_exchange);
+        ranks.iter_mut().for_each(Rank::add_exchange);
         exchange(mesh, &mut ranks);
     }
     ranks.iter().map(Rank::outputs).collect()
@@ -94,7 +94,7 @@ impl<'a> Rank<'a> {
     }
 
     /// Runs calls up to the next exchange.
-    fn to_exchange(&mut self) {
+    fn add_exchange(&mut self) {
         while let Some((id, target, args)) = self.node() {
             if group_of(target, args).is_some() {
                 return;

@@ -27,7 +27,7 @@ macro_rules! collectives {
             schema: $schema,
             kind: Kind::Prim {
                 doc: $doc,
-                meta: meta,
+                meta,
                 lower: Lower::Extern(|c| lower(c, $op)),
                 complex: $complex,
                 batch: BatchRule::Refused("ranks exchange whole tensors"),
