@@ -68,7 +68,7 @@ pub(super) struct Emit<'f, 'k> {
     /// The cold block of each site's scalar checks, with the index and the size as arguments.
     pub(super) cold: Vec<(u32, Block)>,
     /// The leaf of each list of stages that one was looked for, by the loop variable of its axis.
-    pub(super) leaves: FxHashMap<(Vec<usize>, u32), Option<Rc<Placed<'k>>>>,
+    pub(super) leaves: FxHashMap<(Vec<usize>, u32), Option<Rc<Placed>>>,
     /// The code of those that are called.
     pub(super) leaf_codes: Vec<Vec<u8>>,
 }
@@ -135,11 +135,9 @@ impl<'f, 'k> Emit<'f, 'k> {
                     let hi = e.b.ins().smin(hi, n);
                     e.axis = Some(axis.var);
                     let plain = e.plain_stages();
-                    // Stages with loops of their own are not leaves.
-                    let leaf = plain.len() == kernel.stages.len();
-                    let stages = if leaf { plain.as_slice() } else { &[] };
+                    let stages: Vec<usize> = (0..kernel.stages.len()).collect();
                     e.checked_before(&plain, axis.var, (lo, hi), &mut |e| {
-                        e.axis_loop(axis, (lo, hi), stages, &mut |e| e.stages());
+                        e.axis_loop(axis, (lo, hi), &stages, &mut |e| e.stages());
                     });
                 }
                 _ => e.stages(),

@@ -13,7 +13,7 @@ use cranelift_codegen::ir::{
 use super::emit::Emit;
 use super::host;
 use super::values::{Class, Vals};
-use crate::evex::{self, Input, Leaf, STEP, accumulators_at};
+use crate::evex::{self, Input, Leaf, STEP, Turn, accumulators_at};
 use crate::vir::Dim;
 
 /// Lanes of a leaf's accumulators.
@@ -22,8 +22,8 @@ pub(super) const LEAF_LANES: u32 = STEP;
 const FEWEST: i64 = 16;
 
 /// A leaf of the function.
-pub(super) struct Placed<'k> {
-    leaf: Leaf<'k>,
+pub(super) struct Placed {
+    leaf: Leaf,
     number: u32,
     /// Room for the arguments, which begin at its first multiple of 64 bytes.
     block: StackSlot,
@@ -31,7 +31,7 @@ pub(super) struct Placed<'k> {
 
 impl<'k> Emit<'_, 'k> {
     /// The leaf of a loop over `axis` around the bodies of `stages`, if it can be one.
-    pub(super) fn leaf_of(&mut self, stages: &[usize], axis: &Dim) -> Option<Rc<Placed<'k>>> {
+    pub(super) fn leaf_of(&mut self, stages: &[usize], axis: &Dim) -> Option<Rc<Placed>> {
         let short = axis.extent.as_const().is_some_and(|n| n < FEWEST);
         if !self.cx.leaves || stages.is_empty() || short {
             return None;
@@ -52,7 +52,7 @@ impl<'k> Emit<'_, 'k> {
     }
 
     /// The leaf of the present stage's own axis.
-    pub(super) fn leaf_of_stage(&mut self) -> Option<Rc<Placed<'k>>> {
+    pub(super) fn leaf_of_stage(&mut self) -> Option<Rc<Placed>> {
         let stage = self.present_stage().filter(|s| self.axis_is_inner() && s.vector)?;
         self.leaf_of(&[self.stage], stage.loops.last()?)
     }
@@ -68,7 +68,7 @@ impl<'k> Emit<'_, 'k> {
     /// Runs a leaf over `lo..hi` of the axis, in blocks where the stage's sums have them.
     pub(super) fn leaf_loop(
         &mut self,
-        placed: &Placed<'k>,
+        placed: &Placed,
         stages: &[usize],
         axis: &Dim,
         (lo, hi): (Value, Value),
@@ -94,7 +94,7 @@ impl<'k> Emit<'_, 'k> {
     }
 
     /// Calls a leaf if there is any point.
-    fn leaf_rows(&mut self, placed: &Placed<'k>, stages: &[usize], var: u32, (lo, hi): (Value, Value)) {
+    fn leaf_rows(&mut self, placed: &Placed, stages: &[usize], var: u32, (lo, hi): (Value, Value)) {
         let (some, done) = (self.b.create_block(), self.b.create_block());
         let any = self.b.ins().icmp(IntCC::SignedLessThan, lo, hi);
         self.b.ins().brif(any, some, &[], done, &[]);
@@ -106,7 +106,7 @@ impl<'k> Emit<'_, 'k> {
         self.b.switch_to_block(done);
     }
 
-    fn call_leaf(&mut self, placed: &Placed<'k>, stages: &[usize], var: u32, (lo, hi): (Value, Value)) {
+    fn call_leaf(&mut self, placed: &Placed, stages: &[usize], var: u32, (lo, hi): (Value, Value)) {
         let saved = self.stage;
         self.loops[var as usize] = lo;
         let pointer = self.cx.pointer;
@@ -131,16 +131,35 @@ impl<'k> Emit<'_, 'k> {
         self.take_accumulators(placed, block);
     }
 
-    /// Computes the values of a stage that do not vary and fills the slots that are of this stage.
-    fn pass_values(&mut self, placed: &Placed<'k>, stage: usize, block: Value) {
-        let insts = &self.kernel.stages[stage].insts;
+    /// Computes the values of a stage that do not vary and fills the slots that are of this stage, for each turn that has some.
+    fn pass_values(&mut self, placed: &Placed, stage: usize, block: Value) {
+        let turns = placed.leaf.inputs.iter().filter_map(Input::turn).filter(|t| t.stage == stage);
+        let mut turns: Vec<usize> = turns.map(|t| t.number).collect();
+        turns.sort_unstable();
+        turns.dedup();
+        let template = placed.leaf.inputs.iter().position(|i| *i == Input::Template);
+        if let (Some(slot), Some(x)) = (template, self.template_address()) {
+            self.b.ins().store(MemFlagsData::trusted(), x, block, slot as i32 * 8);
+        }
+        for number in turns {
+            if placed.leaf.unrolled {
+                for (var, x) in evex::variables(&self.kernel.stages[stage], number) {
+                    self.loops[var as usize] = self.b.ins().iconst(I64, x);
+                }
+            }
+            self.pass_turn(placed, Turn { stage, number }, block);
+        }
+    }
+
+    fn pass_turn(&mut self, placed: &Placed, present: Turn, block: Value) {
+        let insts = &self.kernel.stages[present.stage].insts;
         self.lanes.clear();
         self.values = self.instructions(insts, |n| !insts[n].varies);
         for (slot, input) in placed.leaf.inputs.iter().enumerate() {
             let x = match input {
-                Input::Address { stage: s, at } if *s == stage => self.address(at, 0),
-                Input::Index { stage: s, expr } if *s == stage => self.expr(expr, 0),
-                Input::Value { stage: s, value, class } if *s == stage => {
+                Input::Address { turn, at } if *turn == present => self.address(at, 0),
+                Input::Index { turn, expr } if *turn == present => self.expr(expr, 0),
+                Input::Value { turn, value, class } if *turn == present => {
                     let x = self.stored(*value).0[0];
                     match class {
                         Class::Mask => {
@@ -150,10 +169,6 @@ impl<'k> Emit<'_, 'k> {
                         _ => x,
                     }
                 }
-                Input::Template => match self.template_address() {
-                    Some(x) => x,
-                    None => continue,
-                },
                 _ => continue,
             };
             self.b.ins().store(MemFlagsData::trusted(), x, block, slot as i32 * 8);
@@ -162,7 +177,7 @@ impl<'k> Emit<'_, 'k> {
     }
 
     /// Offsets of the registers of each accumulator, as Cranelift's vectors of 16 bytes.
-    fn accumulator_offsets(placed: &Placed<'k>) -> Vec<(kernel_ir::AccId, Class, i32)> {
+    fn accumulator_offsets(placed: &Placed) -> Vec<(kernel_ir::AccId, Class, i32)> {
         let mut at = accumulators_at(placed.leaf.inputs.len() as u32) as i32;
         let all = placed.leaf.accumulators.iter();
         all.map(|(acc, class)| {
@@ -173,7 +188,7 @@ impl<'k> Emit<'_, 'k> {
         .collect()
     }
 
-    fn pass_accumulators(&mut self, placed: &Placed<'k>, block: Value) {
+    fn pass_accumulators(&mut self, placed: &Placed, block: Value) {
         self.width = LEAF_LANES;
         for (acc, _, at) in Self::accumulator_offsets(placed) {
             let parts = self.partial(acc);
@@ -184,7 +199,7 @@ impl<'k> Emit<'_, 'k> {
         self.width = 1;
     }
 
-    fn take_accumulators(&mut self, placed: &Placed<'k>, block: Value) {
+    fn take_accumulators(&mut self, placed: &Placed, block: Value) {
         self.width = LEAF_LANES;
         for (acc, class, at) in Self::accumulator_offsets(placed) {
             let ty = self.reg_type(class);

@@ -280,7 +280,7 @@ impl Emit<'_> {
             }
         };
         let first = self.copy * STEP + u32::from(place.part) * 8;
-        let displacement = (first << place.scale) as i32;
+        let displacement = (first << place.scale) as i32 + place.offset;
         plain(Base::Gpr { base, index: Some((RAX, place.scale)), displacement })
     }
 

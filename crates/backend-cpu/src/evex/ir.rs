@@ -31,6 +31,8 @@ pub(super) struct Place {
     pub(super) scale: u8,
     /// Which eight lanes of 64 bits; 0 for other values.
     pub(super) part: u8,
+    /// Bytes from the address.
+    pub(super) offset: i32,
 }
 
 /// How a value is combined into an accumulator.

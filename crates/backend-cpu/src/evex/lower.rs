@@ -1,5 +1,6 @@
 //! Lowers the bodies of stages to the step of a leaf: values that do not vary along the axis and addresses become arguments,
-//! which the surrounding function computes before the loop.
+//! which the surrounding function computes before the loop. Where the axis is an outer loop, the loops of a stage itself (the
+//! window of a pooling) are unrolled if they are short: each turn of them is a copy of the body with its own numbers.
 
 use ir_core::{Atom, DType, Scalar, SymExpr};
 use kernel_ir::{AccId, ReduceOp, ScalarOp, StoreMode, Val};
@@ -12,61 +13,130 @@ use super::emit::{Machine, emit};
 use super::encode::Constant;
 use super::ir::{Accumulator, How, Inst, Invariant, Place, V};
 use crate::math::{Halves, Lanes};
-use crate::vir::{Access, Along, Class, VInst, VKernel, VKind, round_16};
+use crate::vir::{Access, Along, Class, VInst, VKernel, VKind, VStage, round_16};
 
 /// Bodies with more instructions are not lowered: their registers would be in memory most of the time.
 const MOST: usize = 1000;
 
+/// Stages with more turns of their loops are not lowered.
+const MOST_TURNS: i64 = 64;
+
 /// The registers of one value: one, or two for lanes of 64 bits.
 pub(super) type Regs = SmallVec<[V; 2]>;
 
+/// One execution of a stage's body at a point of the axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Turn {
+    pub(crate) stage: usize,
+    /// Number of the turn of the stage's loops, where they are unrolled.
+    pub(crate) number: usize,
+}
+
 /// What the surrounding function passes in a slot. All are those of the loop's first point.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Input<'k> {
-    /// The address of an access of a stage.
-    Address { stage: usize, at: &'k Access },
+pub(crate) enum Input {
+    /// The address of an access.
+    Address { turn: Turn, at: Access },
     /// The address of the template's result.
     Template,
-    /// A value of a stage that does not vary; of a mask 16 equal bits.
-    Value { stage: usize, value: usize, class: Class },
-    /// An index expression of a stage.
-    Index { stage: usize, expr: &'k SymExpr },
+    /// A value that does not vary; of a mask 16 equal bits.
+    Value { turn: Turn, value: usize, class: Class },
+    /// An index expression.
+    Index { turn: Turn, expr: SymExpr },
+}
+
+impl Input {
+    /// The turn whose values it depends on.
+    pub(crate) fn turn(&self) -> Option<Turn> {
+        match self {
+            Input::Address { turn, .. } | Input::Value { turn, .. } | Input::Index { turn, .. } => {
+                Some(*turn)
+            }
+            Input::Template => None,
+        }
+    }
+}
+
+/// The loop variables of an unrolled stage at a turn.
+pub(crate) fn variables(stage: &VStage, number: usize) -> Vec<(u32, i64)> {
+    let mut rest = number as i64;
+    let mut all: Vec<(u32, i64)> = Vec::new();
+    for d in stage.loops.iter().rev() {
+        let n = d.extent.as_const().unwrap_or(1).max(1);
+        all.push((d.var, rest % n));
+        rest /= n;
+    }
+    all
 }
 
 /// A leaf and how it is called.
-pub(crate) struct Leaf<'k> {
+pub(crate) struct Leaf {
     pub(crate) machine: Machine,
     /// What each slot of the arguments holds.
-    pub(crate) inputs: Vec<Input<'k>>,
+    pub(crate) inputs: Vec<Input>,
+    /// The stages' own loops are unrolled in it.
+    pub(crate) unrolled: bool,
     /// The accumulators of the reductions, each with its class, in the order of their registers.
     pub(crate) accumulators: Vec<(AccId, Class)>,
 }
 
 /// The leaf of a loop over `axis` around the bodies of `stages`; `None` where one has an instruction without a lowering.
-pub(crate) fn leaf<'k>(kernel: &'k VKernel, stages: &[usize], axis: u32) -> Option<Leaf<'k>> {
+pub(crate) fn leaf(kernel: &VKernel, stages: &[usize], axis: u32) -> Option<Leaf> {
     let mut lower = Lower {
         b: Build::default(),
         kernel,
         axis,
-        stage: 0,
+        turn: Turn { stage: 0, number: 0 },
+        variables: Vec::new(),
+        moving: Vec::new(),
         made: FxHashMap::default(),
+        results: FxHashMap::default(),
         inputs: Vec::new(),
         accumulators: Vec::new(),
     };
+    let unrolled = kernel.outer_axis.is_some();
     for &stage in stages {
-        lower.stage = stage;
-        for (n, inst) in kernel.stages[stage].insts.iter().enumerate() {
-            if inst.varies {
-                lower.inst(n, inst)?;
-            }
-        }
+        lower.stage(stage, if unrolled { turns(&kernel.stages[stage])? } else { 1 })?;
     }
     lower.no_stale_arguments(stages)?;
     let mut body = lower.b.body;
     prune(&mut body.insts, body.values);
     body.slots = lower.inputs.len() as u32;
     let fits = !body.insts.is_empty() && body.insts.len() <= MOST;
-    fits.then(|| Leaf { machine: emit(&body), inputs: lower.inputs, accumulators: lower.accumulators })
+    fits.then(|| Leaf {
+        machine: emit(&body),
+        inputs: lower.inputs,
+        unrolled,
+        accumulators: lower.accumulators,
+    })
+}
+
+/// Turns of a stage's loops, if they are few.
+fn turns(stage: &VStage) -> Option<usize> {
+    let mut all = 1i64;
+    for d in &stage.loops {
+        all = all.checked_mul(d.extent.as_const()?.max(0))?;
+    }
+    (1..=MOST_TURNS).contains(&all).then_some(all as usize)
+}
+
+/// For each instruction whether it is made anew in each turn of the stage's loops.
+fn moving(stage: &VStage) -> Vec<bool> {
+    let mut out: Vec<bool> = Vec::with_capacity(stage.insts.len());
+    for inst in &stage.insts {
+        let on_loops = |e: &SymExpr| {
+            e.any_leaf(|a| matches!(a, Atom::Loop(v) if stage.loops.iter().any(|d| d.var == *v)))
+        };
+        let mut moves = match &inst.kind {
+            VKind::Store { .. } | VKind::Reduce { .. } => true,
+            VKind::Load { at, .. } => !at.read_only,
+            _ => false,
+        };
+        moves |= inst.kind.expr().is_some_and(on_loops);
+        inst.kind.for_each_val(&mut |v| moves |= out[v.0 as usize]);
+        out.push(moves);
+    }
+    out
 }
 
 /// Removes instructions whose result nothing uses.
@@ -87,15 +157,61 @@ pub(super) struct Lower<'k> {
     pub(super) b: Build,
     kernel: &'k VKernel,
     axis: u32,
-    stage: usize,
-    made: FxHashMap<(usize, usize), Regs>,
-    inputs: Vec<Input<'k>>,
+    turn: Turn,
+    /// The loop variables of the present turn.
+    variables: Vec<(u32, i64)>,
+    /// The values of the present stage that are made anew in each turn.
+    moving: Vec<bool>,
+    made: FxHashMap<(Turn, usize), Regs>,
+    /// Reductions over unrolled loops.
+    results: FxHashMap<AccId, Regs>,
+    inputs: Vec<Input>,
     accumulators: Vec<(AccId, Class)>,
 }
 
 impl<'k> Lower<'k> {
     fn body(&self) -> &'k [VInst] {
-        &self.kernel.stages[self.stage].insts
+        &self.kernel.stages[self.turn.stage].insts
+    }
+
+    /// All turns of a stage.
+    fn stage(&mut self, stage: usize, turns: usize) -> Option<()> {
+        let all = &self.kernel.stages[stage];
+        self.moving = moving(all);
+        for number in 0..turns {
+            self.turn = Turn { stage, number };
+            self.variables =
+                if self.kernel.outer_axis.is_some() { variables(all, number) } else { Vec::new() };
+            for (n, inst) in all.insts.iter().enumerate() {
+                if inst.varies && self.turn_of(n) == self.turn {
+                    self.inst(n, inst)?;
+                }
+            }
+            // More than this would be refused at the end, after all the work.
+            if self.b.body.insts.len() > 2 * MOST {
+                return None;
+            }
+        }
+        Some(())
+    }
+
+    /// The turn that a value of the present stage is of: the first, if it is the same in all.
+    fn turn_of(&self, n: usize) -> Turn {
+        if self.moving[n] { self.turn } else { Turn { number: 0, ..self.turn } }
+    }
+
+    /// An expression at the present turn.
+    fn here(&self, e: &SymExpr) -> SymExpr {
+        if self.variables.is_empty() {
+            return e.clone();
+        }
+        e.subst(&|a| match a {
+            Atom::Loop(v) => {
+                let (_, x) = self.variables.iter().find(|(var, _)| var == v)?;
+                Some(SymExpr::from_i64(*x))
+            }
+            _ => None,
+        })
     }
     fn dtype(&self, v: Val) -> DType {
         self.body()[v.0 as usize].dtype
@@ -113,9 +229,9 @@ impl<'k> Lower<'k> {
     }
 
     /// The slot of an input.
-    fn slot(&mut self, input: Input<'k>) -> u32 {
-        let same = |i: &Input<'k>| match (i, &input) {
-            (Input::Address { stage: s, at: x }, Input::Address { stage: t, at: y }) => {
+    fn slot(&mut self, input: Input) -> u32 {
+        let same = |i: &Input| match (i, &input) {
+            (Input::Address { turn: s, at: x }, Input::Address { turn: t, at: y }) => {
                 let fixed = |e: &SymExpr| !e.any_leaf(|a| matches!(a, Atom::Value(_)));
                 x.root == y.root
                     && x.address == y.address
@@ -133,7 +249,7 @@ impl<'k> Lower<'k> {
 
     /// A value of the present stage.
     pub(super) fn get(&mut self, v: Val) -> Option<Regs> {
-        let key = (self.stage, v.0 as usize);
+        let key = (self.turn_of(v.0 as usize), v.0 as usize);
         if let Some(regs) = self.made.get(&key) {
             return Some(regs.clone());
         }
@@ -145,7 +261,7 @@ impl<'k> Lower<'k> {
             VKind::Const(number) => self.constant(inst.dtype, *number),
             _ => {
                 let class = Class::of(inst.dtype);
-                let slot = self.slot(Input::Value { stage: key.0, value: key.1, class });
+                let slot = self.slot(Input::Value { turn: key.0, value: key.1, class });
                 match class {
                     Class::Mask => {
                         let d = self.b.value(Class::Mask);
@@ -207,17 +323,22 @@ impl<'k> Lower<'k> {
             VKind::Index(e) => self.index(e)?,
             VKind::Template => {
                 let slot = self.slot(Input::Template);
-                self.load_plain(DType::F32, slot, None)
+                self.load_plain(DType::F32, Place { slot, scale: 2, part: 0, offset: 0 }, None)
             }
-            VKind::Reduce { acc, value, position: None } => return self.reduce(*acc, *value),
+            VKind::Reduce { acc, value, position: None } => {
+                return match self.kernel.outer_axis {
+                    Some(_) => self.reduce_turn(*acc, *value),
+                    None => self.reduce(*acc, *value),
+                };
+            }
+            VKind::Acc(acc) => self.results.get(acc)?.clone(),
             VKind::Const(_)
             | VKind::Store { .. }
             | VKind::Check { .. }
             | VKind::Reduce { .. }
-            | VKind::Acc(_)
             | VKind::Scan { .. } => return None,
         };
-        self.made.insert((self.stage, n), regs);
+        self.made.insert((self.turn, n), regs);
         Some(())
     }
 
@@ -232,11 +353,12 @@ impl<'k> Lower<'k> {
     }
 
     /// An index expression that is evenly spaced along the axis.
-    fn index(&mut self, e: &'k SymExpr) -> Option<Regs> {
+    fn index(&mut self, e: &SymExpr) -> Option<Regs> {
+        let e = self.here(e);
         let (step, rest) = e.affine_in(&Atom::Loop(self.axis))?;
         let step = i32::try_from(step.as_const()?).ok()?;
         self.fixed(&rest)?;
-        let slot = self.slot(Input::Index { stage: self.stage, expr: e });
+        let slot = self.slot(Input::Index { turn: self.turn, expr: e });
         let mut lanes = |part| {
             let d = self.b.value(Class::I64);
             self.b.push(Inst::Index { d, slot, step, part });
@@ -258,8 +380,9 @@ impl<'k> Lower<'k> {
 
     // Memory.
 
-    /// The slot and, if there is one, the mask of an access to neighbouring elements.
-    fn access(&mut self, at: &'k Access, mask: Option<Val>) -> Option<(u32, Option<V>)> {
+    /// The first place and, if there is one, the mask of an access to neighbouring elements. Accesses that are constant
+    /// distances apart share an address.
+    fn access(&mut self, at: &Access, mask: Option<Val>) -> Option<(Place, Option<V>)> {
         if at.along != Along::Unit {
             return None;
         }
@@ -267,17 +390,26 @@ impl<'k> Lower<'k> {
             Some(m) => Some(self.get(m)?[0]),
             None => None,
         };
-        Some((self.slot(Input::Address { stage: self.stage, at }), mask))
+        let address = self.here(&at.address);
+        let apart = address.terms().1;
+        let bytes = apart.checked_mul(at.dtype.size() as i64).and_then(|b| i32::try_from(b).ok());
+        // Displacements of further steps are added to it.
+        let bytes = bytes.filter(|b| b.unsigned_abs() < 1 << 30);
+        let (apart, offset) = bytes.map_or((0, 0), |bytes| (apart, bytes));
+        let at = Access { address: address - SymExpr::from_i64(apart), ..at.clone() };
+        let scale = at.dtype.size().trailing_zeros() as u8;
+        let slot = self.slot(Input::Address { turn: self.turn, at });
+        Some((Place { slot, scale, part: 0, offset }, mask))
     }
 
-    fn load(&mut self, at: &'k Access, mask: Option<Val>) -> Option<Regs> {
-        let (slot, mask) = self.access(at, mask)?;
-        Some(self.load_plain(at.dtype, slot, mask))
+    fn load(&mut self, at: &Access, mask: Option<Val>) -> Option<Regs> {
+        let (place, mask) = self.access(at, mask)?;
+        Some(self.load_plain(at.dtype, place, mask))
     }
 
-    fn load_plain(&mut self, dtype: DType, slot: u32, mask: Option<V>) -> Regs {
+    fn load_plain(&mut self, dtype: DType, first: Place, mask: Option<V>) -> Regs {
         let class = Class::of(dtype);
-        let place = |part| Place { slot, scale: dtype.size().trailing_zeros() as u8, part };
+        let place = |part| Place { part, ..first };
         if class == Class::Mask {
             let d = self.b.value(class);
             self.b.push(Inst::LoadMask { d, at: place(0), mask });
@@ -312,14 +444,14 @@ impl<'k> Lower<'k> {
         if part == 0 { mask } else { self.b.mask_one(c::KSHIFTRW, mask, Some(8)) }
     }
 
-    fn store(&mut self, at: &'k Access, value: Val, mask: Option<Val>) -> Option<()> {
+    fn store(&mut self, at: &Access, value: Val, mask: Option<Val>) -> Option<()> {
         let regs = self.get(value)?;
         let class = Class::of(at.dtype);
         if Class::of(self.dtype(value)) != class {
             return None;
         }
-        let (slot, mask) = self.access(at, mask)?;
-        let place = |part| Place { slot, scale: at.dtype.size().trailing_zeros() as u8, part };
+        let (first, mask) = self.access(at, mask)?;
+        let place = |part| Place { part, ..first };
         if class == Class::Mask {
             self.b.push(Inst::StoreMask { value: regs[0], at: place(0), mask });
             return Some(());
@@ -341,6 +473,31 @@ impl<'k> Lower<'k> {
     }
 
     // Reductions.
+
+    /// A reduction over unrolled loops: its lanes are those of the axis, so it is a value like any other.
+    fn reduce_turn(&mut self, acc: AccId, value: Val) -> Option<()> {
+        let decl = self.kernel.accs[acc.0 as usize].clone();
+        let class = Class::of(decl.dtype);
+        if Class::of(self.dtype(value)) != class {
+            return None;
+        }
+        let old = match self.results.get(&acc) {
+            Some(old) => old.clone(),
+            None => self.constant(decl.dtype, decl.op.identity(decl.dtype)),
+        };
+        let new = match self.factors(decl.op, decl.dtype, value) {
+            Some((x, y)) => {
+                let (x, y) = (self.get(x)?, self.get(y)?);
+                (0..old.len()).map(|n| self.b.mul_add(x[n], y[n], old[n])).collect()
+            }
+            None => {
+                let x = self.get(value)?;
+                self.op(decl.op.combine()?, decl.dtype, &[old, x])?
+            }
+        };
+        self.results.insert(acc, new);
+        Some(())
+    }
 
     fn reduce(&mut self, acc: AccId, value: Val) -> Option<()> {
         let decl = &self.kernel.accs[acc.0 as usize];

@@ -18,7 +18,7 @@ mod regalloc;
 mod tests;
 
 pub(crate) use emit::{STEP, accumulators_at};
-pub(crate) use lower::{Input, Leaf, leaf};
+pub(crate) use lower::{Input, Leaf, Turn, leaf, variables};
 
 /// Whether this processor has the instructions of `codes`.
 pub(crate) fn available() -> bool {
