@@ -10,6 +10,7 @@ mod gpu_suite;
 mod header;
 mod hip_standin;
 mod kernels;
+mod mpi;
 mod ops;
 mod python;
 mod root;
@@ -62,6 +63,8 @@ enum Command {
     Ops(ops::Args),
     /// Writes the tutorial with what every stage prints.
     Tutorial(tutorial::Args),
+    /// Runs the mesh tests with processes that exchange by MPI.
+    Mpi(mpi::Args),
     /// Tests the Python package with an interpreter that has torch.
     Python(python::Args),
     /// Runs everything that must pass.
@@ -88,6 +91,7 @@ fn main() -> ExitCode {
         Command::Header(args) => header::run(&args),
         Command::Ops(args) => ops::run(&args),
         Command::Tutorial(args) => tutorial::run(&args),
+        Command::Mpi(args) => mpi::run(&args),
         Command::Python(args) => python::run(&args),
         Command::TestAll(args) => test_all::run(&args),
         Command::Compare(args) => compare::run(&args),

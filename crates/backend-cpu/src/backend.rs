@@ -80,7 +80,7 @@ impl Backend for CpuBackend {
     }
 
     fn collectives(&self) -> Option<Box<dyn CollectiveEngine>> {
-        Some(Box::new(crate::threads::Threads))
+        Some(Box::new(crate::ranks::Engine))
     }
 
     fn runs_collectives(&self) -> bool {

@@ -18,7 +18,7 @@ mod evex;
 pub mod exec;
 mod math;
 pub mod micro;
-mod threads;
+mod ranks;
 pub mod vir;
 
 pub use backend::CpuBackend;

@@ -22,7 +22,8 @@ pub(crate) struct MeshArgs {
     /// suggest where not given.
     #[arg(long, value_name = "PLAN", requires = "mesh")]
     pub(crate) plan: Option<String>,
-    /// Plugin that exchanges data between ranks: `mpi` under a launcher where not given.
+    /// Plugin that exchanges data between ranks. Where not given: `cpu` for threads and where the launcher names an address
+    /// (torchrun's MASTER_ADDR and MASTER_PORT), else `mpi`.
     #[arg(long, value_name = "NAME", requires = "mesh")]
     pub(crate) engine: Option<String>,
     /// Seconds after which a rank that does not answer is an error.
@@ -77,7 +78,9 @@ impl MeshArgs {
         let place = |place: Place| timeout.map_or(place.clone(), |t| place.timeout(t));
         match Place::from_environment() {
             Some(found) => {
-                let engine = self.engine.as_deref().unwrap_or("mpi");
+                // An address to meet at is what launchers give that start no MPI.
+                let usual = if found.address.is_empty() { "mpi" } else { "cpu" };
+                let engine = self.engine.as_deref().unwrap_or(usual);
                 let first = found.rank == 0;
                 as_rank(
                     mesh,

@@ -56,6 +56,12 @@ impl Op {
         self.target == "prims.barrier"
     }
 
+    /// Whether ranks exchange data by it. Every rank makes the same exchanges in the same order, although what it computes in
+    /// between may differ: no pass may leave one out or let one stand for two.
+    pub fn exchanges(&self) -> bool {
+        matches!(self.def.kind, Kind::Prim { shard: crate::ShardRule::Local, .. })
+    }
+
     /// Whether the first two operands may be exchanged, bit for bit.
     pub fn commutes(&self) -> bool {
         self.scalar_op().is_some_and(commutes)

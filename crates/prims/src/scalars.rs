@@ -25,7 +25,7 @@ pub fn is_assertion(target: &str) -> bool {
 
 /// Whether a call stays although nothing reads its values.
 pub fn is_effect(target: &str) -> bool {
-    target == ITEM || is_assertion(target)
+    target == ITEM || is_assertion(target) || crate::lookup(target).is_some_and(|op| op.exchanges())
 }
 
 /// Erases calls whose results nothing reads, except those that bind a size or assert, in subgraphs too: the way to erase

@@ -3,6 +3,7 @@
 //! Formatting, lints, tidy, packages, unit and integration tests, golden cases on each backend, changed archives, doc tests; where NVIDIA's run-time
 //! compiler is there, GPU kernels of the golden cases are compiled, where clang is, a sample of those for AMD's GPUs; where a C++ compiler
 //! is, some run as on these, with waves of 64 and of 32 lanes; where `FERROFLUX_PYTHON` names a Python with torch, the Python package;
+//! where `FERROFLUX_MPI` says that there is an MPI, networks on meshes of processes;
 //! where Chromium is installed, pages about programs are opened in it. Nothing here builds in
 //! the release profile or needs more than the Rust toolchain and a C compiler (the linker). The larger corpus beside the
 //! project is run where it is there: a sample, or all of it with `--full`. A step that fails shows its output and the
@@ -19,8 +20,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use backend_rocm::Clang;
 
-use crate::python;
 use crate::root::{cargo, root};
+use crate::{mpi, python};
 
 /// Golden cases inside the project.
 const GOLDENS: [&str; 2] = ["tests/data/corpus", "tests/data/models"];
@@ -75,6 +76,8 @@ const OF_ROCM: [(&str, &str); 2] = [
 const CORPUS_OF_ROCM: &str = "train/mlp.zip";
 /// The step that tests the Python package, where there is a Python with torch.
 const PYTHON: &str = "Python package";
+/// The step that runs meshes of processes, where there is an MPI.
+const MPI: &str = "ranks by MPI";
 /// What runs golden cases.
 const BACKENDS: [&str; 2] = ["eager", "cpu"];
 
@@ -156,6 +159,9 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     if let Err(why) = python_with_torch() {
         leave_out(&[PYTHON], &format!("{why:#}"));
     }
+    if std::env::var_os(mpi::VARIABLE).is_none() {
+        leave_out(&[MPI], &format!("{} does not say that there is an MPI", mpi::VARIABLE));
+    }
     if testing::browser().is_none() {
         leave_out(&[PAGES], &"no Chromium is installed; the tests look at their files alone");
     }
@@ -229,6 +235,9 @@ fn steps(root: &Path, logs: &Path, full: bool) -> Vec<Step> {
     }
     if python_with_torch().is_ok() {
         steps.push(checked(PYTHON, &["run", "--quiet", "--package", "xtask", "--", "python"]));
+    }
+    if std::env::var_os(mpi::VARIABLE).is_some() {
+        steps.push(checked(MPI, &["run", "--quiet", "--package", "xtask", "--", "mpi"]));
     }
     // Enough to notice that reading, compiling or running strangers' archives is broken; `cargo xtask fuzz` runs more.
     let cases = if full { "20000" } else { "1000" };

@@ -1,5 +1,6 @@
 //! Common subexpression elimination. Commuting operands are compared in either order. A draw of random numbers is a call
-//! like any other: it has its stream among its operands. What defines a size known only at run time is never merged.
+//! like any other: it has its stream among its operands. What defines a size known only at run time is never merged, nor are exchanges
+//! between ranks: other ranks may have different operands where this one has equal ones.
 
 use std::hash::{Hash, Hasher};
 
@@ -49,7 +50,7 @@ pub(super) fn run(graph: &mut Graph, cx: &PassCx) -> Stats {
 fn key(graph: &Graph, id: NodeId, cx: &PassCx) -> Option<u64> {
     let node = &graph.nodes[id];
     let (target, args) = node.as_call()?;
-    let op = prims::lookup(target).filter(|op| op.is_prim())?;
+    let op = prims::lookup(target).filter(|op| op.is_prim() && !op.exchanges())?;
     if node.outputs.iter().any(|&v| defines_size(graph, v) || cx.opaque.contains(&v)) {
         return None;
     }

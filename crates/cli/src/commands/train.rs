@@ -19,7 +19,7 @@ use crate::model::{self, Model};
 use crate::options::{BackendArgs, Global, WeightArgs};
 use crate::progress::Progress;
 use crate::report::{advised, usage};
-use crate::training::checkpoint::Checkpoint;
+use crate::training::checkpoint::{self, Checkpoint};
 use crate::training::data::Data;
 use crate::training::display::Display;
 use crate::training::schedule::{self, Rates};
@@ -68,9 +68,10 @@ pub(crate) struct Args {
     /// How many checkpoints are kept.
     #[arg(long, value_name = "N", default_value_t = 3)]
     keep: usize,
-    /// Goes on from the newest checkpoint that can be read.
-    #[arg(long, requires = "checkpoint")]
-    resume: bool,
+    /// Goes on from the newest checkpoint that can be read; with `if-any` begins where there is none yet, as the command of a
+    /// launcher that restarts it wants.
+    #[arg(long, requires = "checkpoint", value_name = "WHEN", num_args = 0..=1, require_equals = true, default_missing_value = "always")]
+    resume: Option<Resume>,
     /// Writes the trained weights.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -131,6 +132,15 @@ impl RateArgs {
     }
 }
 
+/// When training goes on from a checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Resume {
+    /// Always: without one it is an error.
+    Always,
+    /// Where there is one.
+    IfAny,
+}
+
 /// A training run in progress.
 struct Run {
     step: TrainStep,
@@ -163,7 +173,9 @@ fn as_rank(args: &Args, global: &Global, rank: Rank<'_>, out: &mut dyn Write) ->
     let infos = [model.program.inputs(), judge.as_ref().map_or(Vec::new(), Program::inputs)];
     let set = args.set.of_several(&[&infos[0], &infos[1]])?;
     let mut run = prepare(args, (global, rank), &model, &file, &set)?;
-    if args.resume {
+    let begins =
+        || args.resume == Some(Resume::IfAny) && args.checkpoint.as_deref().is_none_or(checkpoint::is_none);
+    if args.resume.is_some() && !begins() {
         resume(args, &mut run)?;
     }
     let begin = (run.losses.len(), Instant::now());
@@ -245,7 +257,7 @@ fn resume(args: &Args, run: &mut Run) -> Result<()> {
             ));
         }
     }
-    run.step.restore(&found.snapshot)?;
+    run.step.restore_parts(&found.parts)?;
     if let Rates::Plateau(plateau) = &mut run.rates {
         let memory = found.settings.get("plateau").and_then(|text| serde_json::from_str(text).ok());
         plateau.restore(memory.ok_or_else(|| advised("the checkpoint has no state of the schedule", ""))?);
@@ -262,12 +274,8 @@ fn write_checkpoint(args: &Args, run: &Run, rank: Rank<'_>) -> Result<Option<Pat
         let memory = plateau.memory().map(|x| if x.is_finite() { x } else { f64::MAX });
         settings.insert("plateau".into(), serde_json::to_string(&memory)?);
     }
-    // Every rank has a part of the state: all gather it, and the first one writes.
-    let checkpoint = Checkpoint { snapshot: run.step.snapshot()?, losses: run.losses.clone(), settings };
-    if !is_first(rank) {
-        return Ok(None);
-    }
-    checkpoint.write(folder, args.keep).map(Some)
+    let parts = vec![run.step.snapshot_part()?];
+    Checkpoint { parts, losses: run.losses.clone(), settings }.write(folder, args.keep, rank)
 }
 
 /// Trains to the end or until Ctrl-C; returns whether it reached the end.
@@ -281,7 +289,7 @@ fn train(args: &Args, run: &mut Run, rank: Rank<'_>) -> Result<bool> {
     });
     let epoch = run.data.steps(1).max(1);
     let every = args.checkpoint_every.unwrap_or(epoch).max(1);
-    let mut display = Display::new(run.losses.len() as u64, run.total, run.data.batch);
+    let mut display = Display::new(run.losses.len() as u64, run.total, run.data.batch, is_first(rank));
     while (run.losses.len() as u64) < run.total && !STOP.load(Ordering::SeqCst) {
         let n = run.losses.len() as u64;
         let batch = run.data.batch(n)?;

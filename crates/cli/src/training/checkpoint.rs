@@ -1,4 +1,7 @@
-//! Checkpoints: one safetensors file each, written atomically. The newest ones are kept.
+//! Checkpoints: safetensors files, written atomically. The newest ones are kept.
+//!
+//! A checkpoint is one file; on a mesh each rank writes what it has into a file of its own, and the first rank writes the one
+//! that names how many there are when all others stand. Any mesh reads them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,19 +9,24 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use ferroflux::Tensor;
 use ferroflux::tensor::safetensors::SafetensorsFile;
-use ferroflux::train::Snapshot;
+use ferroflux::train::{PartPlace, Snapshot};
 
+use crate::mesh::{Rank, is_first};
 use crate::report::advised;
 
 /// Prefix of the file's own tensors.
 const LOSSES: &str = "ferroflux/losses";
 /// Prefix of the step's metadata.
 const STEP: &str = "step.";
+/// Prefix of the places of parts: `FIRST of WHOLE`, each numbers with commas.
+const PLACE: &str = "place.";
+/// The number of files of a checkpoint.
+const PARTS: &str = "parts";
 
 /// The contents of a checkpoint.
 pub(crate) struct Checkpoint {
-    /// The step's state.
-    pub(crate) snapshot: Snapshot,
+    /// The step's state: what this rank has of it where it is written, all parts where it is read.
+    pub(crate) parts: Vec<Snapshot>,
     /// The losses of all steps so far.
     pub(crate) losses: Vec<f64>,
     /// Settings of the training run, and other state, by name.
@@ -27,6 +35,11 @@ pub(crate) struct Checkpoint {
 
 fn path_of(folder: &Path, step: usize) -> PathBuf {
     folder.join(format!("step-{step:010}.safetensors"))
+}
+
+/// The file of what a rank other than the first one has.
+fn part_path(first: &Path, rank: usize) -> PathBuf {
+    first.with_extension(format!("rank-{rank}.safetensors"))
 }
 
 /// Checkpoints of a folder with their steps, oldest first.
@@ -42,22 +55,54 @@ fn all(folder: &Path) -> Result<Vec<(usize, PathBuf)>> {
     Ok(found)
 }
 
+/// Whether a folder has no checkpoints.
+pub(crate) fn is_none(folder: &Path) -> bool {
+    !folder.is_dir() || all(folder).is_ok_and(|found| found.is_empty())
+}
+
 impl Checkpoint {
-    /// Writes it into `folder` and removes all but the newest `keep`.
-    pub(crate) fn write(&self, folder: &Path, keep: usize) -> Result<PathBuf> {
+    /// Writes it into `folder`, every rank its part, and removes all but the newest `keep`; the path on the first rank.
+    pub(crate) fn write(&self, folder: &Path, keep: usize, rank: Rank<'_>) -> Result<Option<PathBuf>> {
         std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
         let path = path_of(folder, self.losses.len());
-        let mut tensors = self.snapshot.tensors.clone();
-        tensors.insert(LOSSES.into(), Tensor::from_vec(self.losses.clone(), &[self.losses.len()])?);
-        let numbers = self.snapshot.numbers.iter().map(|(k, v)| (format!("{STEP}{k}"), v.clone()));
-        let metadata = numbers.chain(self.settings.clone()).collect();
-        let file = SafetensorsFile { tensors, metadata };
-        file.write(&path).with_context(|| format!("cannot write the checkpoint {}", path.display()))?;
+        let own = match rank {
+            Some(member) if member.rank() > 0 => part_path(&path, member.rank()),
+            _ => path.clone(),
+        };
+        let written = || {
+            let file = self.file(rank)?;
+            file.write(&own).with_context(|| format!("cannot write the checkpoint {}", own.display()))
+        };
+        if let Some(member) = rank.filter(|m| m.rank() > 0) {
+            written()?;
+            member.barrier()?;
+            return Ok(None);
+        }
+        if let Some(member) = rank {
+            member.barrier()?;
+        }
+        written()?;
         let all = all(folder)?;
         for (_, old) in &all[..all.len().saturating_sub(keep.max(1))] {
-            std::fs::remove_file(old).with_context(|| format!("cannot remove {}", old.display()))?;
+            remove(old)?;
         }
-        Ok(path)
+        Ok(Some(path))
+    }
+
+    /// The contents of this rank's file.
+    fn file(&self, rank: Rank<'_>) -> Result<SafetensorsFile> {
+        let (mut tensors, mut metadata) = (BTreeMap::new(), BTreeMap::new());
+        for snapshot in &self.parts {
+            tensors.extend(snapshot.tensors.clone());
+            metadata.extend(snapshot.numbers.iter().map(|(k, v)| (format!("{STEP}{k}"), v.clone())));
+            metadata.extend(snapshot.places.iter().map(|(k, p)| (format!("{PLACE}{k}"), place_text(p))));
+        }
+        if is_first(rank) {
+            tensors.insert(LOSSES.into(), Tensor::from_vec(self.losses.clone(), &[self.losses.len()])?);
+            metadata.extend(self.settings.clone());
+            metadata.insert(PARTS.into(), rank.map_or(1, |m| m.mesh().ranks()).to_string());
+        }
+        Ok(SafetensorsFile { tensors, metadata })
     }
 
     /// The newest readable checkpoint of a folder; `warn` is called for newer ones that cannot be read.
@@ -96,13 +141,70 @@ impl Checkpoint {
             let why = format!("it holds the losses of {} steps, its name says {steps}", losses.len());
             return Err(advised(why, "the file was renamed or is another's"));
         }
-        let (mut numbers, mut settings) = (BTreeMap::new(), BTreeMap::new());
-        for (name, value) in file.metadata {
-            match name.strip_prefix(STEP) {
-                Some(own) => numbers.insert(own.to_owned(), value),
-                None => settings.insert(name, value),
-            };
+        let mut settings = BTreeMap::new();
+        let mut parts = vec![part(tensors, file.metadata, &mut settings)?];
+        // Checkpoints of earlier versions are whole.
+        let count = settings.remove(PARTS).map_or(Ok(1), |n| n.parse::<usize>());
+        let count = count.map_err(|_| advised("it does not say how many parts it has", "it is damaged"))?;
+        for rank in 1..count {
+            let path = part_path(path, rank);
+            let file =
+                SafetensorsFile::open(&path).with_context(|| format!("in its part {}", path.display()))?;
+            parts.push(part(file.tensors, file.metadata, &mut BTreeMap::new())?);
         }
-        Ok(Checkpoint { snapshot: Snapshot { tensors, numbers }, losses, settings })
+        Ok(Checkpoint { parts, losses, settings })
     }
+}
+
+/// What a file has of the state; other metadata goes to `settings`.
+fn part(
+    tensors: BTreeMap<String, Tensor>,
+    metadata: BTreeMap<String, String>,
+    settings: &mut BTreeMap<String, String>,
+) -> Result<Snapshot> {
+    let mut snapshot = Snapshot { tensors, ..Snapshot::default() };
+    for (name, value) in metadata {
+        if let Some(own) = name.strip_prefix(STEP) {
+            snapshot.numbers.insert(own.to_owned(), value);
+        } else if let Some(own) = name.strip_prefix(PLACE) {
+            let place = place_of(&value, snapshot.tensors.get(own));
+            let wrong = || advised(format!("it has no place for its part of `{own}`"), "it is damaged");
+            snapshot.places.insert(own.to_owned(), place.ok_or_else(wrong)?);
+        } else {
+            settings.insert(name, value);
+        }
+    }
+    Ok(snapshot)
+}
+
+fn place_text(place: &PartPlace) -> String {
+    let list = |numbers: &[usize]| numbers.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+    format!("{} of {}", list(&place.first), list(&place.whole))
+}
+
+/// The place that a text names, if a part of these sizes fits there.
+fn place_of(text: &str, part: Option<&Tensor>) -> Option<PartPlace> {
+    let list = |text: &str| text.split(',').map(|n| n.parse::<usize>().ok()).collect::<Option<Vec<_>>>();
+    let (first, whole) = text.split_once(" of ")?;
+    let place = PartPlace { whole: list(whole)?, first: list(first)? };
+    let sizes = part?.sizes();
+    let fits = |d: usize| place.first[d].checked_add(sizes[d]).is_some_and(|end| end <= place.whole[d]);
+    let rank = sizes.len();
+    (place.first.len() == rank && place.whole.len() == rank && (0..rank).all(fits)).then_some(place)
+}
+
+/// Removes a checkpoint: first what makes it one, then its parts.
+fn remove(path: &Path) -> Result<()> {
+    let parts = SafetensorsFile::open(path).ok().and_then(|f| f.metadata.get(PARTS)?.parse::<usize>().ok());
+    std::fs::remove_file(path).with_context(|| format!("cannot remove {}", path.display()))?;
+    for rank in 1..parts.unwrap_or(1) {
+        let path = part_path(path, rank);
+        match std::fs::remove_file(&path) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                return Err(e).with_context(|| format!("cannot remove {}", path.display()));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }

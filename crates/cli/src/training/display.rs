@@ -12,6 +12,8 @@ const LINE_EVERY: Duration = Duration::from_secs(5);
 
 /// Shows the progress of training.
 pub(crate) struct Display {
+    /// Whether it shows anything: of the ranks of a mesh one does.
+    shows: bool,
     bar: Option<ProgressBar>,
     total: u64,
     batch: usize,
@@ -22,9 +24,9 @@ pub(crate) struct Display {
 }
 
 impl Display {
-    /// For steps `first..total`.
-    pub(crate) fn new(first: u64, total: u64, batch: usize) -> Display {
-        let bar = std::io::stderr().is_terminal().then(|| {
+    /// For steps `first..total`; nothing is printed unless it `shows`.
+    pub(crate) fn new(first: u64, total: u64, batch: usize, shows: bool) -> Display {
+        let bar = (shows && std::io::stderr().is_terminal()).then(|| {
             let bar = ProgressBar::new(total).with_position(first);
             if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg} {eta} left") {
                 bar.set_style(style);
@@ -32,7 +34,7 @@ impl Display {
             bar
         });
         let now = Instant::now();
-        Display { bar, total, batch, begin: now, first, last_line: now }
+        Display { shows, bar, total, batch, begin: now, first, last_line: now }
     }
 
     /// Samples per second since the beginning.
@@ -50,7 +52,7 @@ impl Display {
         if let Some(bar) = &self.bar {
             bar.set_message(text());
             bar.set_position(done);
-        } else if self.last_line.elapsed() >= LINE_EVERY || done == self.total {
+        } else if self.shows && (self.last_line.elapsed() >= LINE_EVERY || done == self.total) {
             eprintln!("step {done}/{}: {}", self.total, text());
             self.last_line = Instant::now();
         }

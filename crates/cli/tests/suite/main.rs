@@ -7,4 +7,6 @@ mod command;
 mod debugging;
 mod documents;
 mod plugin;
+#[cfg(feature = "cpu")]
+mod ranks;
 mod train;

@@ -6,6 +6,7 @@ use plugin_host::{Communicator, DeviceId, LoadedExecutable, World, dlpack};
 use sharding::Mesh;
 
 use super::Place;
+use super::shard::Exchange;
 use crate::Error;
 
 /// A rank of a mesh, joined with the others. Clones are the same rank.
@@ -99,16 +100,32 @@ impl Member {
         self.0.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives an executable the groups of the mesh, after the ranks have compared their lists of exchanges.
-    pub(crate) fn attach(&self, executable: &mut LoadedExecutable, exchanges: u64) -> Result<(), Error> {
+    /// Gives an executable the groups of the mesh, after the ranks have compared their lists of exchanges: all of them which
+    /// exchanges there are, those of a group also their sizes.
+    pub(super) fn attach(
+        &self,
+        executable: &mut LoadedExecutable,
+        exchanges: &[Exchange],
+    ) -> Result<(), Error> {
         let groups: Vec<(&str, &Communicator)> = self.0.groups.iter().map(|(n, c)| (n.as_str(), c)).collect();
         executable.attach_groups(&groups)?;
-        let all = self.all_gather(&exchanges.to_le_bytes())?;
-        match all.iter().position(|other| *other != all[0]) {
-            None => Ok(()),
-            Some(rank) => Err(Error::Mesh(format!(
-                "rank {rank} has compiled other exchanges than rank 0: the ranks must have the same model, plan and options"
-            ))),
+        let _turn = self.turn();
+        let ops: String = exchanges.iter().map(|e| format!("{} over {};", e.op, e.group)).collect();
+        same(&self.0.world, "", &ops)?;
+        for (name, group) in groups {
+            let own = exchanges.iter().filter(|e| e.group == *name);
+            same(group, name, &own.map(|e| format!("{} of {};", e.op, e.sizes)).collect::<String>())?;
         }
+        Ok(())
     }
+}
+
+/// Compares a text of all ranks of a group; an empty name is all of the mesh.
+fn same(group: &Communicator, name: &str, text: &str) -> Result<(), Error> {
+    let all = group.all_gather(&tensor::formula::fnv1a64(text).to_le_bytes())?;
+    let Some(rank) = all.iter().position(|other| *other != all[0]) else { return Ok(()) };
+    let of = if name.is_empty() { String::new() } else { format!(" of `{name}`") };
+    Err(Error::Mesh(format!(
+        "rank {rank}{of} has compiled other exchanges than rank 0: the ranks must have the same model, plan and options"
+    )))
 }

@@ -11,6 +11,7 @@ use tracing::info_span;
 
 use super::Member;
 use crate::Error;
+use crate::train::PartPlace;
 
 /// How a compilation uses a mesh.
 #[derive(Clone, Debug)]
@@ -89,21 +90,35 @@ impl MeshOptions {
 
     /// Gives an executable its groups; every rank of the mesh calls it for the same program.
     pub(crate) fn attach(&self, executable: &mut LoadedExecutable, program: &Program) -> Result<(), Error> {
-        let mut exchanges = String::new();
-        describe(&program.steps, &mut exchanges);
-        self.member.attach(executable, tensor::formula::fnv1a64(&exchanges))
+        let mut all = Vec::new();
+        exchanges(&program.steps, &mut all);
+        self.member.attach(executable, &all)
     }
 }
 
-/// The exchanges of a list of steps as text, by which ranks compare their programs.
-fn describe(steps: &[Step], into: &mut String) {
+/// An exchange of a program, by which ranks compare theirs.
+pub(super) struct Exchange {
+    pub(super) group: String,
+    /// What all ranks must agree about.
+    pub(super) op: String,
+    /// What those of the group must agree about besides: parts of different sizes make programs of different sizes.
+    pub(super) sizes: String,
+}
+
+/// The exchanges of a list of steps, in order.
+fn exchanges(steps: &[Step], into: &mut Vec<Exchange>) {
     for step in steps {
         if let Step::Extern(call) = step
             && let ExternOp::Collective(c) = &call.op
         {
-            into.push_str(&format!("{:?} {:?} {:?};", c.op, c.group, call.inputs.first().map(|o| &o.sizes)));
+            let sizes = format!("{:?}", call.inputs.first().map(|o| &o.sizes));
+            into.push(Exchange {
+                group: c.group.to_string(),
+                op: format!("{:?} in {}", c.op, call.name),
+                sizes,
+            });
         }
-        step.nested().into_iter().for_each(|list| describe(list, into));
+        step.nested().into_iter().for_each(|list| exchanges(list, into));
     }
 }
 
@@ -145,6 +160,63 @@ impl Parts {
         own.map_or_else(|| whole.to_vec(), |r| r.into_iter().map(|(_, length)| length).collect())
     }
 
+    /// Whether this rank is the first of those that have its part of a tensor.
+    pub(crate) fn keeps(&self, name: &str) -> bool {
+        let Some(member) = &self.member else { return true };
+        let Some(split) = self.all.get(name) else { return member.rank() == 0 };
+        split.spec.iter().zip(member.coordinates()).all(|(p, at)| p.dim().is_some() || at == 0)
+    }
+
+    /// Where the rank's part of a tensor lies; `None` where it has the whole.
+    pub(crate) fn place(&self, name: &str) -> Result<Option<PartPlace>, Error> {
+        let Some(split) = self.all.get(name) else { return Ok(None) };
+        let first = ranges(&split.own)?.into_iter().map(|(first, _)| first).collect();
+        Ok(Some(PartPlace { whole: split.whole.clone(), first }))
+    }
+
+    /// The rank's part of a tensor, from parts that others made.
+    pub(crate) fn assembled(
+        &self,
+        name: &str,
+        pieces: &[(&Tensor, Option<&PartPlace>)],
+    ) -> Result<Tensor, Error> {
+        let wrong = |what: &str| Error::Snapshot(format!("the parts of `{name}` {what}"));
+        let &[(first, place), ref rest @ ..] = pieces else { return Err(wrong("are missing")) };
+        let Some(place) = place else {
+            return if rest.is_empty() {
+                self.cut(name, first)
+            } else {
+                Err(wrong("are not of one snapshot"))
+            };
+        };
+        let (whole, dtype) = (&place.whole, first.dtype());
+        let own = match self.all.get(name) {
+            Some(split) if split.whole != *whole => return Err(wrong("are of a tensor of other sizes")),
+            Some(split) => ranges(&split.own)?,
+            None => whole.iter().map(|n| (0, *n)).collect(),
+        };
+        let sizes: Vec<usize> = own.iter().map(|(_, n)| *n).collect();
+        let mut bytes = vec![0u8; sizes.iter().product::<usize>() * dtype.size()];
+        let mut missing = sizes.iter().product::<usize>();
+        for (tensor, place) in pieces {
+            let place = place.filter(|p| p.whole == *whole && tensor.dtype() == dtype);
+            let place = place.ok_or_else(|| wrong("are not of one snapshot"))?;
+            let Some(common) = intersection(&own, &place.first, tensor.sizes()) else { continue };
+            let mut part = (*tensor).clone();
+            for (dim, (begin, length)) in common.iter().enumerate() {
+                part = part.narrow(dim, begin - place.first[dim], *length)?;
+            }
+            let at: Vec<(usize, usize)> =
+                common.iter().zip(&own).map(|((b, n), (o, _))| (b - o, *n)).collect();
+            self::place(&mut bytes, &sizes, &at, &bytes_of(&part)?, dtype.size());
+            missing = missing.saturating_sub(common.iter().map(|(_, n)| n).product());
+        }
+        if missing > 0 {
+            return Err(wrong("do not cover it: some are missing"));
+        }
+        of_bytes(&bytes, dtype, &sizes)
+    }
+
     /// The whole tensor from the parts of all ranks; the tensor itself where the rank has the whole. Every rank calls it.
     pub(crate) fn gather(&self, name: &str, own: Tensor) -> Result<Tensor, Error> {
         let (Some(split), Some(member)) = (self.all.get(name), &self.member) else { return Ok(own) };
@@ -164,6 +236,18 @@ impl Parts {
         }
         of_bytes(&whole, own.dtype(), &split.whole)
     }
+}
+
+/// What a range and a part have in common along every dimension, in places of the whole tensor; `None` where that is nothing.
+fn intersection(own: &[(usize, usize)], first: &[usize], sizes: &[usize]) -> Option<Vec<(usize, usize)>> {
+    if own.len() != first.len() || own.len() != sizes.len() {
+        return None;
+    }
+    let common = own.iter().zip(first.iter().zip(sizes)).map(|((a, n), (b, m))| {
+        let (begin, end) = (*a.max(b), (a + n).min(b + m));
+        (begin < end).then(|| (begin, end - begin))
+    });
+    common.collect()
 }
 
 /// First element and length of a part along every dimension.

@@ -140,24 +140,24 @@ pub struct TrainStep {
     program: Program,
     arguments: Arguments,
     plan: StepPlan,
-    code: Code,
+    pub(super) code: Code,
     kernels: Option<kernel_ir::Program>,
     from_cache: bool,
     options: TrainOptions,
-    state: State,
-    progress: Progress,
-    parts: Parts,
+    pub(super) state: State,
+    pub(super) progress: Progress,
+    pub(super) parts: Parts,
 }
 
 /// The state of training.
 #[derive(Clone, Debug, PartialEq)]
-struct Progress {
+pub(super) struct Progress {
     /// Updates so far.
-    updates: u64,
+    pub(super) updates: u64,
     /// Calls so far, skipped ones included.
-    calls: u64,
-    seed: u64,
-    scaler: Option<Scaler>,
+    pub(super) calls: u64,
+    pub(super) seed: u64,
+    pub(super) scaler: Option<Scaler>,
 }
 
 /// The result of a step.
@@ -175,15 +175,6 @@ pub struct StepOutcome {
 
 /// Results of a step by destination: the caller, the state, reports.
 type Sorted = (StepOutcome, Vec<(String, Value)>, Vec<Tensor>);
-
-/// Everything that is needed to continue training: a copy of the state.
-#[derive(Clone, Debug)]
-pub struct Snapshot {
-    /// Parameters, written buffers and the optimizer's tensors (`optimizer/SLOT/PARAMETER`).
-    pub tensors: BTreeMap<String, Tensor>,
-    /// Counters and settings by name, as text.
-    pub numbers: BTreeMap<String, String>,
-}
 
 impl Program {
     /// Compiles forward, backward and update as one program.
@@ -516,11 +507,16 @@ impl TrainStep {
     pub fn part(&self, name: &str) -> Option<&Part> {
         self.parts.get(name)
     }
-    fn fetch(&self, name: &str, value: &Value) -> Result<Tensor, Error> {
-        let dtype = self.program.weight(name).map_or(value.dtype(), Tensor::dtype);
-        let own = self.plan.layouts.restored(name, self.code.fetch(value, dtype)?)?;
-        self.parts.gather(name, own)
+    pub(super) fn fetch(&self, name: &str, value: &Value) -> Result<Tensor, Error> {
+        self.parts.gather(name, self.fetch_own(name, value)?)
     }
+
+    /// The part of it that this rank has.
+    pub(super) fn fetch_own(&self, name: &str, value: &Value) -> Result<Tensor, Error> {
+        let dtype = self.program.weight(name).map_or(value.dtype(), Tensor::dtype);
+        self.plan.layouts.restored(name, self.code.fetch(value, dtype)?)
+    }
+
     /// Replaces a trained parameter or written buffer.
     ///
     /// # Errors
@@ -547,56 +543,6 @@ impl TrainStep {
         }
         Ok(weights)
     }
-
-    /// A snapshot to continue training from, on any mesh or on none. Later steps do not change it. On a mesh every rank calls it,
-    /// as [`weights`](Self::weights) and [`get`](Self::get): the parts of all are gathered.
-    ///
-    /// # Errors
-    /// An error of the device.
-    pub fn snapshot(&self) -> Result<Snapshot, Error> {
-        let p = &self.progress;
-        let mut numbers = BTreeMap::from([
-            ("updates".to_owned(), p.updates.to_string()),
-            ("calls".to_owned(), p.calls.to_string()),
-            ("seed".to_owned(), p.seed.to_string()),
-        ]);
-        if let Some(s) = &p.scaler {
-            // Rust prints floats so that they parse to the same value.
-            numbers.insert("scale".into(), s.scale.to_string());
-            numbers.insert("scale_good".into(), s.good.to_string());
-        }
-        let tensors = self.state.iter().map(|(name, value)| Ok((name.clone(), self.fetch(name, value)?)));
-        Ok(Snapshot { tensors: tensors.collect::<Result<_, Error>>()?, numbers })
-    }
-
-    /// Continues from a snapshot of the same program and optimizer.
-    ///
-    /// # Errors
-    /// State that is missing, superfluous or of another type; nothing has changed then.
-    pub fn restore(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
-        let mut state = self.state.clone();
-        if let Some(name) = state.keys().find(|k| !snapshot.tensors.contains_key(*k)) {
-            return Err(Error::Snapshot(format!("it has no `{name}`: it is of another model or optimizer")));
-        }
-        for (name, tensor) in &snapshot.tensors {
-            replace(&mut state, name, &self.parts.cut(name, tensor)?, &self.code)?;
-        }
-        let mut progress = self.progress.clone();
-        progress.updates = number(snapshot, "updates")?;
-        progress.calls = number(snapshot, "calls")?;
-        progress.seed = number(snapshot, "seed")?;
-        if let Some(s) = &mut progress.scaler {
-            s.scale = number(snapshot, "scale")?;
-            s.good = number(snapshot, "scale_good")?;
-        }
-        (self.state, self.progress) = (state, progress);
-        Ok(())
-    }
-}
-
-fn number<T: std::str::FromStr>(snapshot: &Snapshot, name: &str) -> Result<T, Error> {
-    let text = snapshot.numbers.get(name).and_then(|text| text.parse().ok());
-    text.ok_or_else(|| Error::Snapshot(format!("its `{name}` is missing or no number")))
 }
 
 const _: fn() = || {

@@ -1,4 +1,7 @@
-//! Programs on meshes of threads: what ranks compute together is what one computes alone.
+//! Programs on meshes: what ranks compute together is what one computes alone.
+//!
+//! Ranks are threads; the networks run as processes too where a launcher has started this program as one (`xtask mpi`): each
+//! process is a rank then, of the meshes that have as many.
 
 use ferroflux::cache::Cache;
 use ferroflux::mesh::{Member, Mesh, Place, Plan};
@@ -7,9 +10,21 @@ use ferroflux::train::TrainOptions;
 use ferroflux::{Options, Program, Tensor};
 use testing::cases::{Cases, corpus};
 
-/// Runs `body` as every rank of a mesh, each in a thread.
+/// The plugin by which ranks that are processes exchange.
+const ENGINE: &str = "FERROFLUX_TEST_ENGINE";
+
+/// Runs `body` as every rank of a mesh, each in a thread; as one of them where this process is one.
 fn on_mesh<R: Send>(mesh: &str, name: &str, body: impl Fn(&Member) -> R + Sync) -> Vec<R> {
     let mesh: Mesh = mesh.parse().unwrap();
+    if let (Some(place), Ok(engine)) = (Place::from_environment(), std::env::var(ENGINE)) {
+        if place.size != mesh.ranks() {
+            return Vec::new();
+        }
+        let member = Member::join(&mesh, &place, &engine).unwrap_or_else(|e| panic!("{e}"));
+        let own = body(&member);
+        member.barrier().unwrap();
+        return vec![own];
+    }
     std::thread::scope(|scope| {
         let (mesh, body) = (&mesh, &body);
         let start = |rank: usize| {
@@ -126,7 +141,7 @@ fn training_on_meshes(name: &str, train: &TrainOptions, normalised: bool) {
     let noise = if normalised { noise(&program, &given) } else { Vec::new() };
     assert!(noise.len() * 10 <= weights.len(), "{name}: most parameters would not be judged: {noise:?}");
     for mesh in MESHES {
-        let all = on_mesh(mesh, &format!("train {name}"), |member| run(&alone().mesh(member)));
+        let all = on_mesh(mesh, &format!("train {name} {normalised}"), |member| run(&alone().mesh(member)));
         for (rank, (losses, own)) in all.iter().enumerate() {
             for (l, e) in losses.iter().zip(&expected) {
                 assert!(
@@ -152,14 +167,21 @@ fn forward_of_golden_networks() {
 
 #[test]
 fn forward_of_convolutions_and_recurrences() {
-    ["resnet18_narrow", "lstm", "gcn"].into_iter().for_each(forward_on_meshes);
+    ["resnet18_narrow", "lstm", "gcn", "mobilenet_v2"].into_iter().for_each(forward_on_meshes);
+}
+
+#[test]
+fn forward_of_upsampling_and_depthwise_convolutions() {
+    ["unet", "convnext_tiny2"].into_iter().for_each(forward_on_meshes);
 }
 
 #[test]
 fn training_steps_with_momentum() {
     let sgd =
         TrainOptions::new(Optimizer::Sgd(ferroflux::optim::Sgd { momentum: 0.9, ..Default::default() }));
-    ["mlp", "gpt2_tiny", "vit_tiny"].into_iter().for_each(|name| training_on_meshes(name, &sgd, false));
+    ["mlp", "gpt2_tiny", "vit_tiny", "lstm", "gcn", "resnet18_narrow"]
+        .into_iter()
+        .for_each(|name| training_on_meshes(name, &sgd, false));
 }
 
 #[test]

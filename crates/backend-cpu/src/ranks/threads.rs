@@ -10,13 +10,10 @@ use std::time::{Duration, Instant};
 
 use kernel_ir::runtime::{combine_into, divide};
 use kernel_ir::{CollectiveOp, Combine};
-use plugin_sdk::{BlockExchange, CollectiveEngine, Communicator, DType, ErrorKind, PluginError, World};
+use plugin_sdk::{BlockExchange, Communicator, DType, ErrorKind, PluginError, World};
 
 /// How long a rank is waited for where the world does not say.
 const PATIENCE: Duration = Duration::from_secs(300);
-
-/// The engine.
-pub(crate) struct Threads;
 
 /// Groups that are being joined: how many ranks have come, by name.
 static MEETINGS: Mutex<Option<HashMap<String, Meeting>>> = Mutex::new(None);
@@ -83,47 +80,42 @@ struct Rank {
     next: Mutex<u64>,
 }
 
-impl CollectiveEngine for Threads {
-    fn join(&self, world: &World) -> Result<Box<dyn Communicator>, PluginError> {
-        let timeout = world.timeout.unwrap_or(PATIENCE);
-        let group = {
-            let mut meetings = lock(&MEETINGS);
-            let meetings = meetings.get_or_insert_default();
-            let open = meetings.entry(world.address.clone()).or_insert_with(|| Meeting {
-                group: Group::new(world.address.clone(), world.size, timeout),
-                come: 0,
-            });
-            if open.group.size != world.size {
-                let what =
-                    format!("rank {} joins {} ranks, others {}", world.rank, world.size, open.group.size);
-                return Err(PluginError::invalid(what));
-            }
-            open.come += 1;
-            let group = Arc::clone(&open.group);
-            if open.come == world.size {
-                // The name is free again: the next ranks of this name are another group.
-                meetings.remove(&world.address);
-            }
-            group
-        };
-        let mut state = lock(&group.state);
-        state.joined += 1;
-        group.changed.notify_all();
-        let deadline = Instant::now() + timeout;
-        while state.joined < group.size {
-            state = group.wait_until(state, deadline).map_err(|state| {
-                let come = state.joined;
-                drop(state);
-                lock(&MEETINGS).get_or_insert_default().remove(&world.address);
-                late(format!(
-                    "{come} of {} ranks have joined `{}` within {timeout:?}",
-                    group.size, group.name
-                ))
-            })?;
+/// Joins the ranks of a world, which are threads of this process.
+pub(super) fn join(world: &World) -> Result<Box<dyn Communicator>, PluginError> {
+    let timeout = world.timeout.unwrap_or(PATIENCE);
+    let group = {
+        let mut meetings = lock(&MEETINGS);
+        let meetings = meetings.get_or_insert_default();
+        let open = meetings.entry(world.address.clone()).or_insert_with(|| Meeting {
+            group: Group::new(world.address.clone(), world.size, timeout),
+            come: 0,
+        });
+        if open.group.size != world.size {
+            let what = format!("rank {} joins {} ranks, others {}", world.rank, world.size, open.group.size);
+            return Err(PluginError::invalid(what));
         }
-        drop(state);
-        Ok(Box::new(Rank { group, rank: world.rank, next: Mutex::new(0) }))
+        open.come += 1;
+        let group = Arc::clone(&open.group);
+        if open.come == world.size {
+            // The name is free again: the next ranks of this name are another group.
+            meetings.remove(&world.address);
+        }
+        group
+    };
+    let mut state = lock(&group.state);
+    state.joined += 1;
+    group.changed.notify_all();
+    let deadline = Instant::now() + timeout;
+    while state.joined < group.size {
+        state = group.wait_until(state, deadline).map_err(|state| {
+            let come = state.joined;
+            drop(state);
+            lock(&MEETINGS).get_or_insert_default().remove(&world.address);
+            late(format!("{come} of {} ranks have joined `{}` within {timeout:?}", group.size, group.name))
+        })?;
     }
+    drop(state);
+    Ok(Box::new(Rank { group, rank: world.rank, next: Mutex::new(0) }))
 }
 
 fn late(what: String) -> PluginError {
@@ -343,110 +335,4 @@ fn exchange(all: &[&Block]) -> Result<(), String> {
         }
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Runs `body` as the ranks of a world of threads.
-    fn ranks<R: Send>(
-        name: &str,
-        size: usize,
-        body: impl Fn(usize, &dyn Communicator) -> R + Sync,
-    ) -> Vec<R> {
-        std::thread::scope(|scope| {
-            let body = &body;
-            let all: Vec<_> = (0..size)
-                .map(|rank| {
-                    scope.spawn(move || {
-                        let device = plugin_sdk::DeviceId { device_type: 1, device_id: 0 };
-                        let timeout = Some(Duration::from_secs(5));
-                        let world = World { rank, size, device, address: name.into(), timeout };
-                        let communicator = Threads.join(&world).expect("all join");
-                        body(rank, &*communicator)
-                    })
-                })
-                .collect();
-            all.into_iter().map(|t| t.join().expect("no rank panics")).collect()
-        })
-    }
-
-    fn run(
-        c: &dyn Communicator,
-        op: CollectiveOp,
-        send: &[f32],
-        blocks: usize,
-    ) -> Result<Vec<f32>, PluginError> {
-        let count = if op.blocks().0 { send.len() / blocks } else { send.len() };
-        let mut receive = vec![-1.0f32; if op.blocks().1 { count * blocks } else { count }];
-        let exchange = BlockExchange {
-            op,
-            dtype: DType::F32,
-            count,
-            send: send.as_ptr().cast(),
-            receive: receive.as_mut_ptr().cast(),
-            stream: plugin_sdk::Stream::DEFAULT,
-            step: "test",
-        };
-        // SAFETY: both vectors have the blocks of the exchange and live until it has been waited for.
-        let ticket = unsafe { c.start(&exchange) }?;
-        c.wait(ticket).map(|()| receive)
-    }
-
-    #[test]
-    fn every_exchange_of_three_ranks() {
-        let mean = CollectiveOp::AllReduce(Combine::Mean);
-        let scatter = CollectiveOp::ReduceScatter(Combine::Max);
-        let shift = |wraps| CollectiveOp::Shift { by: 1, wraps };
-        let found = ranks("every", 3, |rank, c| {
-            let own = [rank as f32, 10.0 + rank as f32];
-            let three: Vec<f32> = (0..3).map(|n| (10 * rank + n) as f32).collect();
-            let all = [
-                run(c, mean, &own, 3),
-                run(c, CollectiveOp::AllGather, &own, 3),
-                run(c, scatter, &three, 3),
-                run(c, CollectiveOp::AllToAll, &three, 3),
-                run(c, CollectiveOp::Broadcast { root: 2 }, &own, 3),
-                run(c, shift(false), &own, 3),
-                run(c, shift(true), &own, 3),
-            ];
-            all.map(|r| r.expect("it succeeds"))
-        });
-        for (rank, [mean, gathered, scattered, turned, sent, shifted, around]) in
-            found.into_iter().enumerate()
-        {
-            let r = rank as f32;
-            assert_eq!(mean, [1.0, 11.0]);
-            assert_eq!(gathered, [0.0, 10.0, 1.0, 11.0, 2.0, 12.0]);
-            assert_eq!(scattered, [20.0 + r]);
-            assert_eq!(turned, [r, 10.0 + r, 20.0 + r]);
-            assert_eq!(sent, [2.0, 12.0]);
-            let before = [r - 1.0, 9.0 + r];
-            assert_eq!(shifted, if rank == 0 { [0.0, 0.0] } else { before });
-            assert_eq!(around, if rank == 0 { [2.0, 12.0] } else { before });
-        }
-    }
-
-    #[test]
-    fn groups_split_by_color_in_the_order_of_keys() {
-        let found = ranks("split", 4, |rank, c| {
-            let half = c.split(rank % 2, 10 - rank).expect("a group");
-            run(&*half, CollectiveOp::AllGather, &[rank as f32], 2).expect("it succeeds")
-        });
-        assert_eq!(found, [[2.0, 0.0], [3.0, 1.0], [2.0, 0.0], [3.0, 1.0]]);
-    }
-
-    #[test]
-    fn ranks_that_differ_or_leave_are_errors() {
-        let found = ranks("differ", 2, |rank, c| {
-            run(c, CollectiveOp::AllGather, &vec![0.0; 1 + rank], 2).map_err(|e| e.to_string())
-        });
-        assert!(found.iter().all(|r| r.as_ref().is_err_and(|e| e.contains("programs differ"))), "{found:?}");
-        let found = ranks("leave", 2, |rank, c| match rank {
-            0 => Ok(Vec::new()),
-            _ => run(c, CollectiveOp::AllGather, &[0.0], 2).map_err(|e| e.to_string()),
-        });
-        assert!(found[1].as_ref().is_err_and(|e| e.contains("rank 0 of `leave` has left")), "{found:?}");
-    }
 }
