@@ -198,7 +198,7 @@ impl From<ExecError> for PluginError {
             ExecError::Lower(_) => ErrorKind::Unsupported,
             ExecError::OutOfMemory(_) => ErrorKind::OutOfMemory,
             ExecError::WeightsCut => ErrorKind::Damaged,
-            ExecError::Jit(JitError::Isa(_)) => ErrorKind::Invalid,
+            ExecError::Jit(JitError::Isa(_)) => ErrorKind::InvalidArgument,
             ExecError::Jit(_) | ExecError::Host(_) => ErrorKind::Internal,
             ExecError::Exchange(ExchangeError::Engine { .. }) => ErrorKind::Unavailable,
             ExecError::Malformed(_)
