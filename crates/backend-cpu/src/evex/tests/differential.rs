@@ -55,6 +55,10 @@ fn buffer(p: &mut Program, dtype: DType, sizes: Shape) -> BufId {
     p.buffers.push(buffer)
 }
 
+fn empty(outer: Shape) -> LoopKernel {
+    LoopKernel { name: "k".into(), origins: vec![], outer, accs: vec![], stages: vec![] }
+}
+
 /// A random value from those of a body.
 fn grow(b: &mut BodyBuilder, rng: &mut Rng, vals: &[Val]) -> Val {
     use ScalarOp::*;
@@ -117,17 +121,7 @@ fn case(rng: &mut Rng, n: SymExpr) -> Case {
     let first: Shape = [SymExpr::loop_var(0), SymExpr::ZERO].into_iter().collect();
     let mut b = BodyBuilder::new();
     let vals = values(&mut b, rng, &inputs, (&point, &first));
-    let mut case = Case {
-        kernel: LoopKernel {
-            name: "k".into(),
-            origins: vec![],
-            outer: full.clone(),
-            accs: vec![],
-            stages: vec![],
-        },
-        sums: false,
-        program: Program::default(),
-    };
+    let mut case = Case { kernel: empty(full.clone()), sums: false, program: Program::default() };
     if rng.below(3) == 0 {
         window(&mut case.kernel, &mut p, rng, &inputs);
     } else if reduces {
