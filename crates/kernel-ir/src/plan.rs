@@ -107,6 +107,19 @@ impl ArenaPlan {
         Ok(if shared.1 <= apart.1 { shared } else { apart })
     }
 
+    /// Whether [`place`](Self::place) may give one memory to both buffers although one step uses both: it writes the one over
+    /// the other. Code of a step that reads the one and writes the other must not take what it reads for constant, nor their
+    /// memory for different. `true` may be said of more than are placed so.
+    pub fn may_share(&self, program: &Program, a: BufId, b: BufId) -> bool {
+        let life = |buf: BufId| self.lives.iter().find(|l| l.buf == buf);
+        let (Some(first), Some(second)) = (life(a), life(b)) else { return false };
+        let (one, other) = (&program.buffers[a], &program.buffers[b]);
+        a != b
+            && (first.last == second.first || second.last == first.first)
+            && one.dtype.size() == other.dtype.size()
+            && one.span() == other.span()
+    }
+
     /// As [`place`](Self::place), with buffers that share no memory in any step: the plan of the program's own bytes, which
     /// readers may check without looking into its steps.
     fn place_apart(&self, program: &Program) -> Result<(Vec<u64>, u64), PlanError> {

@@ -197,15 +197,23 @@ fn inner_cost(body: &Body) -> f64 {
     axis::best(&body.loops, &[body]).map_or(4.0 * body.insts.len() as f64, |(_, cost)| cost / body.weight)
 }
 
-/// Buffers that the kernel writes.
+/// Buffers whose memory the kernel writes: those it stores to, and those that it reads where the plan may put one of these.
 fn written(program: &Program, bodies: &[Body]) -> Vec<BufId> {
-    let insts = bodies.iter().flat_map(|b| &b.insts);
-    insts
+    let insts = || bodies.iter().flat_map(|b| &b.insts);
+    let stored = insts().filter_map(|p| match p.inst.kind {
+        InstKind::Store { buf, .. } => Some(program.root(buf)),
+        _ => None,
+    });
+    let mut written: Vec<BufId> = stored.collect();
+    let mut loaded: Vec<BufId> = insts()
         .filter_map(|p| match p.inst.kind {
-            InstKind::Store { buf, .. } => Some(program.root(buf)),
+            InstKind::Load { buf, .. } => Some(program.root(buf)),
             _ => None,
         })
-        .collect()
+        .collect();
+    loaded.retain(|buf| written.iter().any(|to| program.plan.may_share(program, *buf, *to)));
+    written.extend(loaded);
+    written
 }
 
 fn finish(

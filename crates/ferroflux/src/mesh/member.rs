@@ -111,6 +111,7 @@ impl Member {
         executable.attach_groups(&groups)?;
         let _turn = self.turn();
         let ops: String = exchanges.iter().map(|e| format!("{} over {};", e.op, e.group)).collect();
+        tracing::debug!(target: "sharding", rank = self.0.rank, "exchanges: {ops}");
         same(&self.0.world, "", &ops)?;
         for (name, group) in groups {
             let own = exchanges.iter().filter(|e| e.group == *name);

@@ -105,6 +105,11 @@ pub(super) struct Exchange {
     pub(super) sizes: String,
 }
 
+/// A name without the numbers that make it unique in the graph of one rank.
+fn stem(name: &str) -> &str {
+    name.trim_end_matches(|c: char| c == '_' || c.is_ascii_digit())
+}
+
 /// The exchanges of a list of steps, in order.
 fn exchanges(steps: &[Step], into: &mut Vec<Exchange>) {
     for step in steps {
@@ -114,7 +119,7 @@ fn exchanges(steps: &[Step], into: &mut Vec<Exchange>) {
             let sizes = format!("{:?}", call.inputs.first().map(|o| &o.sizes));
             into.push(Exchange {
                 group: c.group.to_string(),
-                op: format!("{:?} in {}", c.op, call.name),
+                op: format!("{:?} in {}", c.op, stem(&call.name)),
                 sizes,
             });
         }

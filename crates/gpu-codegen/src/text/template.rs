@@ -36,12 +36,14 @@ pub(crate) fn assemble(
         let ty = memory_type(program.buffers[buf].dtype)?;
         // What is only read may go through the read-only cache. What is read back after it was written must not be
         // `__restrict__`: the compiler could otherwise reuse a value from before a barrier that another thread has
-        // overwritten.
-        let (head, alone) = match (uses.written.contains(&buf), uses.loaded.contains(&buf)) {
-            (false, _) => ("const ", "__restrict__ "),
-            (true, false) => ("", "__restrict__ "),
-            (true, true) => ("", ""),
+        // overwritten. Nor must buffers that may be one memory.
+        let written = uses.written.contains(&buf);
+        let shares = |other: &&BufId| {
+            uses.written.contains(*other) != written && program.plan.may_share(program, buf, **other)
         };
+        let shared = uses.buffers.iter().any(|other| shares(&other));
+        let head = if written { "" } else { "const " };
+        let alone = if shared || (written && uses.loaded.contains(&buf)) { "" } else { "__restrict__ " };
         list.push(format!("{head}{ty} *{alone}b{place}"));
         params.push(Param::Buffer(buf));
     }
