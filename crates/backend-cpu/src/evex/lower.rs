@@ -217,14 +217,12 @@ impl<'k> Lower<'k> {
         self.body()[v.0 as usize].dtype
     }
 
-    /// An argument must not be an element that the loop itself writes.
+    /// An argument must not be an element that the loop itself writes, in whichever buffer: several may be one memory.
     fn no_stale_arguments(&self, stages: &[usize]) -> Option<()> {
         let insts = || stages.iter().flat_map(|s| &self.kernel.stages[*s].insts);
-        let written = |root| insts().any(|i| matches!(&i.kind, VKind::Store { at, .. } if at.root == root));
-        let stale = insts().any(|i| match &i.kind {
-            VKind::Load { at, .. } => !i.varies && !at.read_only && written(at.root),
-            _ => false,
-        });
+        let stores = insts().any(|i| matches!(i.kind, VKind::Store { .. }));
+        let changes = |i: &VInst| matches!(&i.kind, VKind::Load { at, .. } if !i.varies && !at.read_only);
+        let stale = stores && insts().any(changes);
         (!stale).then_some(())
     }
 
