@@ -8,7 +8,7 @@ use plugin_sdk::{
     OwnedTensor, PluginError, Refusal, Signature, Stream, TensorView,
 };
 
-use crate::clif::{self, Bytes, Saved};
+use crate::clif::{self, Bytes, JitError, Saved};
 use crate::exec::{Compiled, ExecError, ExecOptions, physical_cores};
 use crate::micro::Isa;
 
@@ -198,6 +198,7 @@ impl From<ExecError> for PluginError {
             ExecError::Lower(_) => ErrorKind::Unsupported,
             ExecError::OutOfMemory(_) => ErrorKind::OutOfMemory,
             ExecError::WeightsCut => ErrorKind::Damaged,
+            ExecError::Jit(JitError::Isa(_)) => ErrorKind::InvalidArgument,
             ExecError::Jit(_) | ExecError::Host(_) => ErrorKind::Internal,
             ExecError::Exchange(ExchangeError::Engine { .. }) => ErrorKind::Unavailable,
             ExecError::Malformed(_)

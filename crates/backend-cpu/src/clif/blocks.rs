@@ -29,7 +29,7 @@ pub(super) struct SumBlocks {
 impl<'f, 'k> Emit<'f, 'k> {
     /// The innermost loop of the present stage that, with those inside it, adds more than two blocks' terms to a lane;
     /// unknown sizes count as long. `None` where no float sum is that long.
-    pub(super) fn cut_of_stage(&self) -> Option<SumBlocks> {
+    pub(super) fn cut_of_stage(&mut self) -> Option<SumBlocks> {
         let stage = self.present_stage()?;
         let wanted = |a: &AccId| {
             let decl = &self.kernel.accs[a.0 as usize];
@@ -39,7 +39,7 @@ impl<'f, 'k> Emit<'f, 'k> {
         if accs.is_empty() {
             return None;
         }
-        let lanes = if self.axis_is_inner() && stage.vector { self.full_width() } else { 1 };
+        let lanes = if self.axis_is_inner() && stage.vector { self.stage_lanes() } else { 1 };
         let mut inside = 1i64;
         for (level, dim) in stage.loops.iter().enumerate().rev() {
             let lanes = if level + 1 == stage.loops.len() { i64::from(lanes) } else { 1 };
@@ -74,7 +74,7 @@ impl<'f, 'k> Emit<'f, 'k> {
 
     /// The partial sums that a block fills: of the present width where the innermost loop is cut, of all widths where that
     /// loop runs several times within the block.
-    fn each_partial(&mut self, cut: &SumBlocks, f: fn(&mut Self, AccId)) {
+    pub(super) fn each_partial(&mut self, cut: &SumBlocks, f: fn(&mut Self, AccId)) {
         let innermost = self.present_stage().is_some_and(|s| cut.level + 1 == s.loops.len());
         for acc in &cut.accs {
             let widths = if innermost { vec![self.width] } else { self.acc_widths(*acc) };

@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 use super::emit::Emit;
 use super::regs::Regs;
 use super::values::{Class, Vals};
+use crate::math::{Halves, Lanes};
 
 impl<'f> Emit<'f, '_> {
     /// Converts by PyTorch's rules: floats truncate to integers (saturating at 32 or 64 bits, then wrapping to the

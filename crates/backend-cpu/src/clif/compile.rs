@@ -3,23 +3,27 @@
 use cranelift_codegen::Context;
 use cranelift_codegen::control::ControlPlane;
 use cranelift_codegen::ir::{AbiParam, Function, Signature, UserFuncName};
-use cranelift_codegen::isa::TargetIsa;
+use cranelift_codegen::isa::{CallConv, TargetIsa};
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
 use cranelift_jit::{JITBuilder, JITModule};
 use cranelift_module::{FuncId, Linkage, Module, ModuleReloc, ModuleRelocTarget};
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
-use super::emit::{Emit, Machine};
+use super::emit::{Emit, Emitted, Machine};
 use super::epilogue::Walk;
 use super::host;
-use crate::micro::EpilogueBlock;
+use crate::evex;
+use crate::micro::{EpilogueBlock, Isa, IsaError};
 use crate::vir::VKernel;
 
 /// Generated loop kernel: base pointers, sizes, outer points `begin..end`, axis points per block.
 pub type KernelFn = unsafe extern "C" fn(*const *mut u8, *const i64, i64, i64, i64);
 /// Generated epilogue; the second parameter is an [`EpilogueContext`](super::EpilogueContext).
 pub type EpilogueFn = unsafe extern "C" fn(*const EpilogueBlock, *const std::ffi::c_void);
+
+/// Leaves begin at multiples of this, and so do functions that have some: leaves align data to it.
+const LEAF_ALIGN: u64 = 64;
 
 /// Fewer functions than this are compiled on the calling thread.
 const PARALLEL: usize = 4;
@@ -46,6 +50,9 @@ pub enum JitError {
     /// The module could not be set up, linked or mapped.
     #[error("the code module cannot be made: {0}")]
     Module(String),
+    /// `FERROFLUX_ISA` names none that this processor has.
+    #[error(transparent)]
+    Isa(#[from] IsaError),
 }
 
 /// Machine code of a program; freed when dropped.
@@ -101,14 +108,26 @@ pub(crate) struct MachineFunction {
     pub(super) relocs: Vec<ModuleReloc>,
 }
 
-/// Compiles all jobs.
+/// Compiles all jobs for this processor, or for the instruction set that `FERROFLUX_ISA` names.
+///
+/// # Errors
+/// A function does not compile, or the variable names no instruction set of this processor.
 pub fn compile(jobs: &[Job]) -> Result<Code, JitError> {
+    compile_for(jobs, Isa::chosen()?)
+}
+
+/// Compiles all jobs for an instruction set.
+pub(crate) fn compile_for(jobs: &[Job], set: Isa) -> Result<Code, JitError> {
     let module = JITModule::new(builder()?);
     let isa = module.isa();
+    let leaves = set == Isa::Avx512 && evex::available();
     let made = if jobs.len() < PARALLEL {
-        jobs.iter().enumerate().map(|(n, j)| function(isa, n, j)).collect::<Result<Vec<_>, _>>()?
+        jobs.iter().enumerate().map(|(n, j)| function(isa, n, j, leaves)).collect::<Result<Vec<_>, _>>()?
     } else {
-        jobs.par_iter().enumerate().map(|(n, j)| function(isa, n, j)).collect::<Result<Vec<_>, _>>()?
+        jobs.par_iter()
+            .enumerate()
+            .map(|(n, j)| function(isa, n, j, leaves))
+            .collect::<Result<Vec<_>, _>>()?
     };
     link(module, made)
 }
@@ -206,7 +225,8 @@ fn has_fma(isa: &dyn TargetIsa) -> bool {
 /// The instructions of a function as text, and the name of the instruction set.
 pub(crate) fn listing(job: &Job) -> Result<(String, &'static str), JitError> {
     let module = JITModule::new(builder()?);
-    let (_, text) = generated(module.isa(), 0, job, true)?;
+    let leaves = Isa::chosen()? == Isa::Avx512 && evex::available();
+    let (_, text) = generated(module.isa(), 0, job, leaves, true)?;
     // SAFETY: the module has no code.
     unsafe { module.free_memory() };
     // Notes for unwinding are no instructions.
@@ -214,9 +234,14 @@ pub(crate) fn listing(job: &Job) -> Result<(String, &'static str), JitError> {
     Ok((lines.join("\n"), std::env::consts::ARCH))
 }
 
-fn function(isa: &dyn TargetIsa, number: usize, job: &Job) -> Result<MachineFunction, JitError> {
+fn function(
+    isa: &dyn TargetIsa,
+    number: usize,
+    job: &Job,
+    leaves: bool,
+) -> Result<MachineFunction, JitError> {
     let shown = tracing::enabled!(target: "kernel", tracing::Level::TRACE);
-    let (function, text) = generated(isa, number, job, shown)?;
+    let (function, text) = generated(isa, number, job, leaves, shown)?;
     if shown {
         let (Job::Kernel(k) | Job::Epilogue(k, _)) = job;
         tracing::trace!(target: "kernel", kernel = k.name.as_str(), "\n{text}");
@@ -229,9 +254,12 @@ fn generated(
     isa: &dyn TargetIsa,
     number: usize,
     job: &Job,
+    with_leaves: bool,
     with_text: bool,
 ) -> Result<(MachineFunction, String), JitError> {
-    let machine = Machine { fma: has_fma(isa), pointer: isa.pointer_type(), conv: isa.default_call_conv() };
+    let conv = isa.default_call_conv();
+    let leaves = with_leaves && conv == CallConv::SystemV && has_fma(isa);
+    let machine = Machine { fma: has_fma(isa), pointer: isa.pointer_type(), conv, leaves };
     let mut context = Context::new();
     context.set_disasm(with_text);
     let epilogue = matches!(job, Job::Epilogue(..));
@@ -244,7 +272,7 @@ fn generated(
     b.switch_to_block(entry);
     b.seal_block(entry);
     let params = b.block_params(entry).to_vec();
-    let (name, b) = match job {
+    let (name, Emitted { b, leaves }) = match job {
         Job::Kernel(k) => (&k.name, Emit::new(b, &machine, k).kernel_function(&params)),
         Job::Epilogue(k, walk) => (&k.name, Emit::new(b, &machine, k).epilogue_function(&params, walk)),
     };
@@ -254,12 +282,38 @@ fn generated(
         return Err(refused(cranelift_codegen::print_errors::pretty_error(e.func, e.inner)));
     }
     let compiled = context.compiled_code().ok_or_else(|| refused("no code".into()))?;
-    let text = compiled.vcode.clone().unwrap_or_default();
+    let mut text = compiled.vcode.clone().unwrap_or_default();
     let align = u64::from(compiled.buffer.alignment)
         .max(u64::from(isa.function_alignment().minimum))
-        .max(isa.symbol_alignment());
+        .max(isa.symbol_alignment())
+        .max(if leaves.is_empty() { 1 } else { LEAF_ALIGN });
     let id = FuncId::from_u32(number as u32);
     let relocs = compiled.buffer.relocs();
     let relocs = relocs.iter().map(|r| ModuleReloc::from_mach_reloc(r, &context.func, id)).collect();
-    Ok((MachineFunction { epilogue, align, code: compiled.code_buffer().to_vec(), relocs }, text))
+    let mut function = MachineFunction { epilogue, align, code: compiled.code_buffer().to_vec(), relocs };
+    for (n, leaf) in leaves.iter().enumerate() {
+        text.push_str(&format!("\n  ; leaf {n}: {} bytes of AVX-512 code", leaf.len()));
+    }
+    attach(&mut function, &leaves);
+    Ok((function, text))
+}
+
+/// Puts the leaves behind the code of their function and makes its calls lead there.
+fn attach(function: &mut MachineFunction, leaves: &[Vec<u8>]) {
+    let mut places = Vec::with_capacity(leaves.len());
+    for leaf in leaves {
+        // Traps between them.
+        function.code.resize(function.code.len().next_multiple_of(LEAF_ALIGN as usize), 0xcc);
+        places.push(function.code.len() as i64);
+        function.code.extend_from_slice(leaf);
+    }
+    let code = &mut function.code;
+    function.relocs.retain(|r| {
+        let ModuleRelocTarget::User { namespace: host::LEAVES, index } = r.name else { return true };
+        // The call is relative to its own place, so it is right wherever the function is placed.
+        let at = r.offset as usize;
+        let distance = (places[index as usize] + r.addend - at as i64) as i32;
+        code[at..at + 4].copy_from_slice(&distance.to_le_bytes());
+        false
+    });
 }

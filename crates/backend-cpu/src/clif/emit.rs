@@ -4,6 +4,8 @@
 //! `VKernel::points`; where the axis is an outer loop, one more dimension (the fastest; of a tiled kernel the slowest) counts
 //! blocks of `block` axis points.
 
+use std::rc::Rc;
+
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{F32, I64};
 use cranelift_codegen::ir::{Block, InstBuilder, MemFlagsData, StackSlot, Type, Value};
@@ -13,6 +15,7 @@ use ir_core::{Atom, DType, EntityId, SymExpr, SymId};
 use kernel_ir::{AccId, BufId, ScalarOp, Val};
 use rustc_hash::FxHashMap;
 
+use super::leaf::{LEAF_LANES, Placed};
 use super::reduce::Acc;
 use super::values::{Class, Vals};
 use crate::vir::{self, Dim, VInst, VKernel, VKind, VStage};
@@ -22,6 +25,15 @@ pub(super) struct Machine {
     pub(super) fma: bool,
     pub(super) pointer: Type,
     pub(super) conv: CallConv,
+    /// Innermost loops may be AVX-512 code of their own (`leaf`).
+    pub(super) leaves: bool,
+}
+
+/// A function that is emitted.
+pub(super) struct Emitted<'f> {
+    pub(super) b: FunctionBuilder<'f>,
+    /// The code of the leaves that it calls, by number.
+    pub(super) leaves: Vec<Vec<u8>>,
 }
 
 /// A function under construction.
@@ -38,7 +50,7 @@ pub(super) struct Emit<'f, 'k> {
     pub(super) axis: Option<u32>,
     /// Variable of the loop around the current body.
     pub(super) innermost: Option<u32>,
-    values: Made,
+    pub(super) values: Made,
     /// Values of stages' bodies that were computed before the innermost loop, by the stage's number.
     pub(super) early: FxHashMap<usize, Made>,
     /// Lanes of the present body's values that are computed one by one.
@@ -55,6 +67,10 @@ pub(super) struct Emit<'f, 'k> {
     pub(super) fault: Option<StackSlot>,
     /// The cold block of each site's scalar checks, with the index and the size as arguments.
     pub(super) cold: Vec<(u32, Block)>,
+    /// The leaf of each list of stages that one was looked for, by the loop variable of its axis.
+    pub(super) leaves: FxHashMap<(Vec<usize>, u32), Option<Rc<Placed>>>,
+    /// The code of those that are called.
+    pub(super) leaf_codes: Vec<Vec<u8>>,
 }
 
 /// Values of a body, each with its width, as far as they are computed.
@@ -84,11 +100,13 @@ impl<'f, 'k> Emit<'f, 'k> {
             table: Value::from_u32(0),
             fault: None,
             cold: Vec::new(),
+            leaves: FxHashMap::default(),
+            leaf_codes: Vec::new(),
         }
     }
 
     /// The whole function of a loop kernel, from the entry block's parameters.
-    pub(super) fn kernel_function(mut self, params: &[Value]) -> FunctionBuilder<'f> {
+    pub(super) fn kernel_function(mut self, params: &[Value]) -> Emitted<'f> {
         let [buffers, sizes, begin, end, block] = *params else { unreachable!("five parameters") };
         self.prepare(buffers, sizes, &[]);
         let kernel = self.kernel;
@@ -116,8 +134,10 @@ impl<'f, 'k> Emit<'f, 'k> {
                     let hi = e.b.ins().iadd(lo, block);
                     let hi = e.b.ins().smin(hi, n);
                     e.axis = Some(axis.var);
-                    e.checked_before(&e.plain_stages(), axis.var, (lo, hi), &mut |e| {
-                        e.axis_loop(axis, lo, hi, &mut |e| e.stages());
+                    let plain = e.plain_stages();
+                    let stages: Vec<usize> = (0..kernel.stages.len()).collect();
+                    e.checked_before(&plain, axis.var, (lo, hi), &mut |e| {
+                        e.axis_loop(axis, (lo, hi), &stages, &mut |e| e.stages());
                     });
                 }
                 _ => e.stages(),
@@ -126,7 +146,7 @@ impl<'f, 'k> Emit<'f, 'k> {
         });
         self.b.ins().return_(&[]);
         self.cold_ends();
-        self.b
+        Emitted { b: self.b, leaves: self.leaf_codes }
     }
 
     /// Stages that have no loops of their own.
@@ -266,8 +286,17 @@ impl<'f, 'k> Emit<'f, 'k> {
         if widths.is_empty() { vec![1] } else { widths }
     }
 
-    /// Runs `body` over `lo..hi` of the axis at falling widths.
-    pub(super) fn axis_loop(&mut self, axis: &Dim, lo: Value, hi: Value, body: &mut Body<'_, 'f, 'k>) {
+    /// Runs `body`, which is that of `stages`, over `lo..hi` of the axis: as a leaf if there can be one, else at falling widths.
+    pub(super) fn axis_loop(
+        &mut self,
+        axis: &Dim,
+        (lo, hi): (Value, Value),
+        stages: &[usize],
+        body: &mut Body<'_, 'f, 'k>,
+    ) {
+        if let Some(leaf) = self.leaf_of(stages, axis) {
+            return self.leaf_loop(&leaf, stages, axis, (lo, hi));
+        }
         let mut at = lo;
         for width in self.widths(&axis.extent) {
             let end = if width == 1 {
@@ -324,6 +353,7 @@ impl<'f, 'k> Emit<'f, 'k> {
         let accs = reduced(stage);
         let blocked = self.cut_of_stage().map(|c| c.accs).unwrap_or_default();
         let widths = match stage.loops.last() {
+            Some(_) if self.leaf_of_stage().is_some() => vec![LEAF_LANES],
             Some(d) if inner && stage.vector => self.widths(&d.extent),
             _ => vec![self.width],
         };
@@ -356,7 +386,8 @@ impl<'f, 'k> Emit<'f, 'k> {
                 let hi = self.expr(&last.extent, 0);
                 self.checked_before(&[self.stage], last.var, (zero, hi), &mut |e| {
                     if e.axis_is_inner() && stage.vector {
-                        return e.axis_loop(last, zero, hi, &mut |e| e.body(&stage.insts));
+                        let stages = [e.stage];
+                        return e.axis_loop(last, (zero, hi), &stages, &mut |e| e.body(&stage.insts));
                     }
                     e.cut_loop((zero, hi, 1), depth, &mut |e, i| {
                         e.loops[last.var as usize] = i;
@@ -518,15 +549,20 @@ impl<'f, 'k> Emit<'f, 'k> {
             .collect()
     }
 
+    /// The address of the template's result at the present point.
+    pub(super) fn template_address(&mut self) -> Option<Value> {
+        let (row, axis) = (self.template?, self.axis?);
+        let column = self.loops[axis as usize];
+        let moved = self.b.ins().ishl_imm_s(column, 2);
+        Some(self.b.ins().iadd(row, moved))
+    }
+
     /// The template's result: contiguous `f32` along the axis.
     fn template_value(&mut self) -> Vals {
         let flags = MemFlagsData::new().with_notrap();
-        let (Some(row), Some(axis)) = (self.template, self.axis) else {
+        let Some(p) = self.template_address() else {
             return self.constant(DType::F32, ir_core::Scalar::Float(0.0));
         };
-        let column = self.loops[axis as usize];
-        let moved = self.b.ins().ishl_imm_s(column, 2);
-        let p = self.b.ins().iadd(row, moved);
         if self.width == 1 {
             return Vals::from_elem(self.b.ins().load(F32, flags, p, 0), 1);
         }

@@ -3,10 +3,9 @@
 
 use cranelift_codegen::ir::types::I64;
 use cranelift_codegen::ir::{InstBuilder, MemFlagsData, Value};
-use cranelift_frontend::FunctionBuilder;
 use ir_core::SymExpr;
 
-use super::emit::Emit;
+use super::emit::{Emit, Emitted};
 use crate::micro::EpilogueBlock;
 use crate::vir::Dim;
 
@@ -38,7 +37,7 @@ unsafe impl Sync for EpilogueContext {}
 
 impl<'f> Emit<'f, '_> {
     /// The whole function of an epilogue, from the entry block's parameters.
-    pub(super) fn epilogue_function(mut self, params: &[Value], walk: &Walk) -> FunctionBuilder<'f> {
+    pub(super) fn epilogue_function(mut self, params: &[Value], walk: &Walk) -> Emitted<'f> {
         let [block, context] = *params else { unreachable!("two parameters") };
         let flags = MemFlagsData::trusted().with_readonly();
         let field = |e: &mut Self, at: usize| e.b.ins().load(I64, flags, block, at as i32);
@@ -69,7 +68,7 @@ impl<'f> Emit<'f, '_> {
             let row = e.b.ins().iadd(data, bytes);
             e.set_template(row);
             e.checked_before(&[0], walk.column, (col0, col1), &mut |e| {
-                e.axis_loop(&axis, col0, col1, &mut |e| {
+                e.axis_loop(&axis, (col0, col1), &[0], &mut |e| {
                     e.innermost = e.axis;
                     e.body(&kernel.stages[0].insts);
                 });
@@ -77,7 +76,7 @@ impl<'f> Emit<'f, '_> {
         });
         self.b.ins().return_(&[]);
         self.cold_ends();
-        self.b
+        Emitted { b: self.b, leaves: self.leaf_codes }
     }
 
     /// Sets loop variables to the digits of a row-major number.

@@ -9,6 +9,8 @@ use super::{calls, fault};
 
 /// Namespace of these names among those of a function; 0 and 1 are the module's own.
 pub(super) const NAMESPACE: u32 = 2;
+/// Namespace of the leaves of a function: their code is behind the function's own, so no module sees these names.
+pub(super) const LEAVES: u32 = 3;
 /// Number of the block of zeros.
 pub(super) const ZEROS_NUMBER: u32 = u32::MAX;
 /// Number of the function that failed checks report to.

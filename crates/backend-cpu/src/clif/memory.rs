@@ -12,6 +12,7 @@ use super::emit::Emit;
 use super::host;
 use super::regs::Regs;
 use super::values::{Class, Vals};
+use crate::math::{Halves, Lanes};
 use crate::vir::{Access, Along};
 
 /// Lanes whose addresses are computed, and so checked, before the first of them is stored to.
@@ -57,7 +58,7 @@ fn flags(at: &Access) -> MemFlagsData {
 impl<'f> Emit<'f, '_> {
     /// Byte address of an access for a lane. The part that is invariant in the innermost loop is computed separately, so
     /// that it can be hoisted.
-    fn address(&mut self, at: &Access, lane: u32) -> Value {
+    pub(super) fn address(&mut self, at: &Access, lane: u32) -> Value {
         let size = at.dtype.size() as i64;
         let base = self.base(at.root);
         let split = self.innermost.and_then(|v| Some((v, at.address.affine_in(&Atom::Loop(v))?)));

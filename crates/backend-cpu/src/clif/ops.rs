@@ -12,6 +12,7 @@ use super::emit::Emit;
 use super::regs::Regs;
 use super::values::{Class, Vals};
 use super::{calls, host};
+use crate::math::{Elementary, Lanes};
 
 /// Beyond this magnitude `sin` and `cos` are called lane by lane.
 const TRIG_LIMIT: f32 = 268_435_456.0;

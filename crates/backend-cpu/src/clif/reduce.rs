@@ -83,6 +83,18 @@ impl<'f> Emit<'f, '_> {
             .clone()
     }
 
+    /// The partial result at the present width.
+    pub(super) fn partial(&mut self, acc: AccId) -> Vals {
+        let set = self.set(acc);
+        self.read(&set.value)
+    }
+
+    /// Replaces the partial result at the present width.
+    pub(super) fn set_partial(&mut self, acc: AccId, x: &Vals) {
+        let set = self.set(acc);
+        self.write(&set.value, x);
+    }
+
     /// Combines a value into an accumulator.
     pub(super) fn reduce(&mut self, acc: AccId, value: Val, position: Option<Val>) {
         let decl = self.kernel.accs[acc.0 as usize].clone();

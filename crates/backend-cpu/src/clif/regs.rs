@@ -6,6 +6,8 @@ use cranelift_codegen::ir::types::{F32, F32X4, F64, F64X2, I8, I8X16, I32, I32X4
 use cranelift_codegen::ir::{ConstantData, Endianness, InstBuilder, MemFlagsData, Type, Value};
 use cranelift_frontend::FunctionBuilder;
 
+use crate::math::Lanes;
+
 /// The shape of the registers of one body.
 pub(super) struct Regs<'a, 'f> {
     pub(super) b: &'a mut FunctionBuilder<'f>,
@@ -94,16 +96,6 @@ impl Regs<'_, '_> {
         let p = self.fmul(x, y);
         self.fadd(p, z)
     }
-    /// A polynomial in `x`, lowest coefficient first, by Horner's rule.
-    pub(super) fn poly(&mut self, x: Value, coefs: &[f32]) -> Value {
-        // PROOF of the index: every table below has at least one coefficient.
-        let mut sum = self.f32(coefs[coefs.len() - 1]);
-        for &c in coefs.iter().rev().skip(1) {
-            let c = self.f32(c);
-            sum = self.mul_add(sum, x, c);
-        }
-        sum
-    }
     /// The same bits as another type of the same size.
     pub(super) fn bits(&mut self, to: Type, x: Value) -> Value {
         if self.type_of(x) == to { x } else { self.b.ins().bitcast(to, cast_flags(), x) }
@@ -124,10 +116,6 @@ impl Regs<'_, '_> {
     }
     pub(super) fn ushr(&mut self, x: Value, by: i64) -> Value {
         self.b.ins().ushr_imm_s(x, by)
-    }
-    pub(super) fn and_const(&mut self, x: Value, bits: i32) -> Value {
-        let c = self.i32(bits);
-        self.and(x, c)
     }
     /// A mask of the operands' lane width (all ones or zeros; `i8` 0 or 1 for a scalar).
     pub(super) fn fcmp(&mut self, cc: FloatCC, x: Value, y: Value) -> Value {
@@ -152,16 +140,6 @@ impl Regs<'_, '_> {
         let mask = self.bits(ty, mask);
         self.b.ins().bitselect(mask, x, y)
     }
-    pub(super) fn is_nan(&mut self, x: Value) -> Value {
-        self.fcmp(FloatCC::Unordered, x, x)
-    }
-    /// Magnitude of `x`, sign of `s`, `f32`.
-    pub(super) fn copysign_f32(&mut self, x: Value, s: Value) -> Value {
-        let (x, s) = (self.as_i32(x), self.as_i32(s));
-        let (x, s) = (self.and_const(x, i32::MAX), self.and_const(s, i32::MIN));
-        let r = self.or(x, s);
-        self.as_f32(r)
-    }
     /// Two registers' 32-bit lanes picked by `lanes` (0..4 of `x`, 4..8 of `y`).
     pub(super) fn pick(&mut self, x: Value, y: Value, lanes: [u8; 4]) -> Value {
         let (x, y) = (self.bits(I8X16, x), self.bits(I8X16, y));
@@ -185,5 +163,83 @@ impl Regs<'_, '_> {
                 self.b.ins().splat(I32X4, x)
             }
         }
+    }
+}
+
+impl Lanes for Regs<'_, '_> {
+    type V = Value;
+
+    fn f32(&mut self, x: f32) -> Value {
+        Regs::f32(self, x)
+    }
+    fn i32(&mut self, x: i32) -> Value {
+        Regs::i32(self, x)
+    }
+    fn fadd(&mut self, x: Value, y: Value) -> Value {
+        Regs::fadd(self, x, y)
+    }
+    fn fsub(&mut self, x: Value, y: Value) -> Value {
+        Regs::fsub(self, x, y)
+    }
+    fn fmul(&mut self, x: Value, y: Value) -> Value {
+        Regs::fmul(self, x, y)
+    }
+    fn fdiv(&mut self, x: Value, y: Value) -> Value {
+        Regs::fdiv(self, x, y)
+    }
+    fn fabs(&mut self, x: Value) -> Value {
+        self.b.ins().fabs(x)
+    }
+    fn mul_add(&mut self, x: Value, y: Value, z: Value) -> Value {
+        Regs::mul_add(self, x, y, z)
+    }
+    fn smaller(&mut self, x: Value, y: Value) -> Value {
+        Regs::smaller(self, x, y)
+    }
+    fn larger(&mut self, x: Value, y: Value) -> Value {
+        Regs::larger(self, x, y)
+    }
+    fn iadd(&mut self, x: Value, y: Value) -> Value {
+        Regs::iadd(self, x, y)
+    }
+    fn isub(&mut self, x: Value, y: Value) -> Value {
+        Regs::isub(self, x, y)
+    }
+    fn and(&mut self, x: Value, y: Value) -> Value {
+        Regs::and(self, x, y)
+    }
+    fn or(&mut self, x: Value, y: Value) -> Value {
+        Regs::or(self, x, y)
+    }
+    fn xor(&mut self, x: Value, y: Value) -> Value {
+        Regs::xor(self, x, y)
+    }
+    fn shl(&mut self, x: Value, by: i64) -> Value {
+        Regs::shl(self, x, by)
+    }
+    fn sshr(&mut self, x: Value, by: i64) -> Value {
+        Regs::sshr(self, x, by)
+    }
+    fn ushr(&mut self, x: Value, by: i64) -> Value {
+        Regs::ushr(self, x, by)
+    }
+    fn fcmp(&mut self, cc: FloatCC, x: Value, y: Value) -> Value {
+        Regs::fcmp(self, cc, x, y)
+    }
+    fn icmp(&mut self, cc: IntCC, x: Value, y: Value) -> Value {
+        Regs::icmp(self, cc, x, y)
+    }
+    fn select(&mut self, mask: Value, x: Value, y: Value) -> Value {
+        Regs::select(self, mask, x, y)
+    }
+    fn as_i32(&mut self, x: Value) -> Value {
+        Regs::as_i32(self, x)
+    }
+    fn as_f32(&mut self, x: Value) -> Value {
+        Regs::as_f32(self, x)
+    }
+    fn to_float(&mut self, x: Value) -> Value {
+        let ty = self.ty(F32);
+        self.b.ins().fcvt_from_sint(ty, x)
     }
 }

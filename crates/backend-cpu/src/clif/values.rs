@@ -11,31 +11,13 @@ use smallvec::SmallVec;
 
 use super::emit::Emit;
 use super::regs::Regs;
+pub(super) use crate::vir::Class;
+use crate::vir::round_16;
 
 /// The registers of one value, lowest lanes first.
 pub(super) type Vals = SmallVec<[Value; 4]>;
 
-/// How a dtype is held.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Class {
-    F32,
-    F64,
-    I32,
-    I64,
-    Mask,
-}
-
 impl Class {
-    pub(super) fn of(dtype: DType) -> Class {
-        match dtype {
-            DType::Bool => Class::Mask,
-            DType::U8 | DType::I8 | DType::I16 | DType::I32 => Class::I32,
-            DType::I64 => Class::I64,
-            DType::F16 | DType::BF16 | DType::F32 => Class::F32,
-            // Complex kernels are refused before code is generated.
-            DType::F64 | DType::C64 | DType::C128 => Class::F64,
-        }
-    }
     /// Type of one lane in a register.
     pub(super) fn lane(self, wide: bool) -> Type {
         match self {
@@ -183,14 +165,5 @@ impl<'f> Emit<'f, '_> {
         let mask = self.mask_for(class, mask);
         let mut r = self.regs();
         (0..x.len()).map(|i| r.select(mask[i], x[i], y[i])).collect()
-    }
-}
-
-/// `x` rounded to a 16-bit float where the dtype is one.
-fn round_16(dtype: DType, x: f32) -> f32 {
-    match dtype {
-        DType::BF16 => half::bf16::from_f32(x).to_f32(),
-        DType::F16 => half::f16::from_f32(x).to_f32(),
-        _ => x,
     }
 }

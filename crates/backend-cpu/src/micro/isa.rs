@@ -5,6 +5,20 @@ use std::sync::OnceLock;
 
 use super::MicroError;
 
+/// The environment variable that names the variant to use.
+const VARIABLE: &str = "FERROFLUX_ISA";
+
+/// Why a named variant is not used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum IsaError {
+    /// No variant has this name.
+    #[error("FERROFLUX_ISA is `{0}`; it may be `portable`, `avx2` or `avx512`, or unset for the fastest")]
+    Unknown(String),
+    /// The processor lacks it.
+    #[error("FERROFLUX_ISA asks for `{}`, which this processor does not have; unset it", .0.name())]
+    Missing(Isa),
+}
+
 /// One variant of every kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Isa {
@@ -20,10 +34,47 @@ impl Isa {
     /// All variants, slowest first.
     pub const ALL: [Isa; 3] = [Isa::Portable, Isa::Avx2, Isa::Avx512];
 
-    /// The fastest variant that this processor has; found once.
+    /// The variant that is used: the one that `FERROFLUX_ISA` names, else the fastest that this processor has. An invalid name
+    /// counts as none here; [`Isa::chosen`] reports it when a program is compiled.
     pub fn best() -> Isa {
-        static BEST: OnceLock<Isa> = OnceLock::new();
-        *BEST.get_or_init(|| Isa::ALL.into_iter().rev().find(|isa| isa.detected()).unwrap_or(Isa::Portable))
+        Isa::chosen().unwrap_or_else(|_| Isa::fastest())
+    }
+
+    /// The same, found once.
+    ///
+    /// # Errors
+    /// `FERROFLUX_ISA` is set to something else than a variant that this processor has.
+    pub fn chosen() -> Result<Isa, IsaError> {
+        static CHOSEN: OnceLock<Result<Isa, IsaError>> = OnceLock::new();
+        CHOSEN
+            .get_or_init(|| match std::env::var(VARIABLE) {
+                Ok(name) if !name.is_empty() => Isa::named(&name),
+                _ => Ok(Isa::fastest()),
+            })
+            .clone()
+    }
+
+    /// The variant of a name, as `FERROFLUX_ISA` has it.
+    ///
+    /// # Errors
+    /// There is no variant of this name, or this processor cannot run it.
+    pub fn named(name: &str) -> Result<Isa, IsaError> {
+        let isa = Isa::ALL.into_iter().find(|isa| isa.name() == name);
+        let isa = isa.ok_or_else(|| IsaError::Unknown(name.to_owned()))?;
+        if isa.detected() { Ok(isa) } else { Err(IsaError::Missing(isa)) }
+    }
+
+    /// Its name in `FERROFLUX_ISA`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Isa::Portable => "portable",
+            Isa::Avx2 => "avx2",
+            Isa::Avx512 => "avx512",
+        }
+    }
+
+    fn fastest() -> Isa {
+        Isa::ALL.into_iter().rev().find(|isa| isa.detected()).unwrap_or(Isa::Portable)
     }
 
     /// Whether this processor (and its operating system) can run the variant.
@@ -44,5 +95,19 @@ impl Isa {
     pub(crate) fn require(self) -> Result<(), MicroError> {
         // `best` is cached; only a variant named by a test is detected.
         if self == Isa::best() || self.detected() { Ok(()) } else { Err(MicroError::NoIsa(self)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_back_and_others_are_errors() {
+        for isa in Isa::ALL.into_iter().filter(|isa| isa.detected()) {
+            assert_eq!(Isa::named(isa.name()), Ok(isa));
+        }
+        let error = Isa::named("sse9").map_err(|e| e.to_string());
+        assert!(error.is_err_and(|e| e.contains("sse9") && e.contains("avx512")));
     }
 }

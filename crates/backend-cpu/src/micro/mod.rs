@@ -84,7 +84,7 @@ pub use attention::{
 pub use conv::{ConvPlan, ConvShape, ConvWeights, Strides5};
 pub use epilogue::{Activation, COut, Epilogue, EpilogueBlock, Hook, Residual};
 pub use error::MicroError;
-pub use isa::Isa;
+pub use isa::{Isa, IsaError};
 pub use matmul::{BatchDim, MatRef, MatmulPacked, MatmulStrided, matmul_packed, matmul_strided};
 pub use matmul_f64::{MatmulF64, matmul_f64};
 pub use pack::PackedB;

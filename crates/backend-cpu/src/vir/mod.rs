@@ -3,10 +3,10 @@
 //! the loop is wide, any other is one scalar.
 //!
 //! This is the boundary between the meaning of a kernel and its execution: `lower` creates it from kernel-ir, `clif` turns
-//! it into 128-bit Cranelift code. An emitter for wider vectors takes the same stages; it only has to handle a stage's
-//! innermost loop. This is not a general IR: it has no control flow but the loops.
+//! it into 128-bit Cranelift code, and `evex` takes innermost loops to 512-bit code. This is not a general IR: it has no control flow but the loops.
 
 mod axis;
+mod class;
 mod hoist;
 mod lanes;
 mod lower;
@@ -17,6 +17,7 @@ use ir_core::{Atom, DType, Scalar, SymExpr};
 use kernel_ir::{AccDecl, AccId, BufId, ReduceOp, ScalarOp, StoreMode, Val};
 use smallvec::SmallVec;
 
+pub(crate) use class::{Class, round_16};
 pub(crate) use hoist::before_loop;
 pub use kernel_ir::collapse::Dim;
 pub(crate) use lanes::by_lane;

@@ -1,19 +1,19 @@
-//! 16-bit floats in `f32` registers: `bf16` and `f16` bits to `f32` and back, rounding to nearest even. One register at a time.
+//! 16-bit floats in registers of `f32`: `bf16` and `f16` bits to `f32` and back, rounding to nearest even. One register at a time.
 
-use cranelift_codegen::ir::Value;
 use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
 
-use super::regs::Regs;
+use super::Lanes;
 
-impl Regs<'_, '_> {
+/// The conversions, over any emitter.
+pub(crate) trait Halves: Lanes {
     /// 16 bits in the low half of each 32-bit lane to `f32`.
-    pub(super) fn bf16_to_f32(&mut self, bits: Value) -> Value {
+    fn bf16_to_f32(&mut self, bits: Self::V) -> Self::V {
         let x = self.shl(bits, 16);
         self.as_f32(x)
     }
 
     /// `f32` to `bf16` bits in the low half of each lane, rounded; NaN becomes the quiet NaN 0x7fc0 (with its sign).
-    pub(super) fn f32_to_bf16(&mut self, x: Value) -> Value {
+    fn f32_to_bf16(&mut self, x: Self::V) -> Self::V {
         let bits = self.as_i32(x);
         let odd = self.ushr(bits, 16);
         let odd = self.and_const(odd, 1);
@@ -29,7 +29,7 @@ impl Regs<'_, '_> {
     }
 
     /// `f16` bits in the low half of each lane to `f32`.
-    pub(super) fn f16_to_f32(&mut self, bits: Value) -> Value {
+    fn f16_to_f32(&mut self, bits: Self::V) -> Self::V {
         let magnitude = self.and_const(bits, 0x7fff);
         let sign = self.xor(bits, magnitude);
         let sign = self.shl(sign, 16);
@@ -49,7 +49,7 @@ impl Regs<'_, '_> {
     }
 
     /// `f32` to `f16` bits in the low half of each lane, rounded to nearest even.
-    pub(super) fn f32_to_f16(&mut self, x: Value) -> Value {
+    fn f32_to_f16(&mut self, x: Self::V) -> Self::V {
         let bits = self.as_i32(x);
         let magnitude = self.and_const(bits, 0x7fff_ffff);
         let sign = self.xor(bits, magnitude);
@@ -82,3 +82,5 @@ impl Regs<'_, '_> {
         self.or(r, sign)
     }
 }
+
+impl<L: Lanes> Halves for L {}

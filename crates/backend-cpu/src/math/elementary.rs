@@ -1,15 +1,13 @@
-//! Elementary functions of `f32` as straight-line polynomial code, the same for one lane and for four.
+//! Elementary functions of `f32` as straight-line polynomial code, the same for every emitter and number of lanes.
 //!
 //! All coefficients are this project's own weighted minimax fits (Lawson iteration on Chebyshev nodes in double
 //! precision, rounded to `f32`). Errors are the largest seen by the tests in `tests/suite/scalar_ops.rs` against the double-precision
 //! reference: `exp`, `exp2` 2 ulp, `expm1` 3 ulp, `log`, `log2`, `log1p` 3 ulp, `tanh` 3 ulp, `erf` 3 ulp, `sin`, `cos` 2 ulp.
 //! Special values (NaN, infinities, signed zeros, denormals) come out as the reference has them.
 
-use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
-use cranelift_codegen::ir::types::{F32, F64, I32};
-use cranelift_codegen::ir::{InstBuilder, Value};
+use cranelift_codegen::ir::condcodes::FloatCC;
 
-use super::regs::Regs;
+use super::Lanes;
 
 /// `(e^r - 1 - r) / r²` on |r| <= ln 2 / 2.
 const EXP: [f32; 5] = [0.5, 0.166_665_12, 0.041_666_187, 0.008_369_599, 0.001_395_171_7];
@@ -61,51 +59,25 @@ const ERF_LARGE: [f32; 9] = [
     -8.819_526e-7,
 ];
 /// `(sin(r)/r - 1) / r²` in r² for |r| <= π/4.
-const SIN: [f32; 4] = [-0.166_666_67, 0.008_333_329, -0.000_198_392_56, 2.717_564_5e-6];
+pub(crate) const SIN: [f32; 4] = [-0.166_666_67, 0.008_333_329, -0.000_198_392_56, 2.717_564_5e-6];
 /// `(cos(r) - 1 + r²/2) / r⁴` in r² for |r| <= π/4.
-const COS: [f32; 3] = [0.041_666_646, -0.001_388_730_6, 2.443_120_3e-5];
+pub(crate) const COS: [f32; 3] = [0.041_666_646, -0.001_388_730_6, 2.443_120_3e-5];
 
-/// 1.5 * 2^23: adding it leaves the nearest integer in the low bits.
-const ROUND: f32 = 12_582_912.0;
 /// ln 2 in two parts; the first has trailing zeros, so that its product with an exponent is exact.
 const LN2_HI: f32 = 0.693_359_4;
 const LN2_LO: f32 = -0.000_212_194_44;
 
-impl Regs<'_, '_> {
+/// The functions, over any emitter.
+pub(crate) trait Elementary: Lanes {
     /// `x` limited to `[lo, hi]`; NaN stays.
-    fn clamp(&mut self, x: Value, lo: f32, hi: f32) -> Value {
+    fn clamp(&mut self, x: Self::V, lo: f32, hi: f32) -> Self::V {
         let (lo, hi) = (self.f32(lo), self.f32(hi));
         let x = self.smaller(hi, x);
         self.larger(lo, x)
     }
 
-    /// `v * 2^n` for |n| < 254, through two factors so that denormal and infinite results are right.
-    fn scale(&mut self, v: Value, n: Value) -> Value {
-        let half = self.sshr(n, 1);
-        let rest = self.isub(n, half);
-        let mut v = v;
-        for part in [half, rest] {
-            let bias = self.i32(127);
-            let e = self.iadd(part, bias);
-            let e = self.shl(e, 23);
-            let factor = self.as_f32(e);
-            v = self.fmul(v, factor);
-        }
-        v
-    }
-
-    /// `round(x)` as float and as integer, for |x| < 2^22.
-    fn nearest(&mut self, x: Value) -> (Value, Value) {
-        let magic = self.f32(ROUND);
-        let shifted = self.fadd(x, magic);
-        let rounded = self.fsub(shifted, magic);
-        let bits = self.as_i32(shifted);
-        let zero = self.i32(ROUND.to_bits() as i32);
-        (rounded, self.isub(bits, zero))
-    }
-
     /// `e^r` for small r.
-    fn exp_small(&mut self, r: Value) -> Value {
+    fn exp_small(&mut self, r: Self::V) -> Self::V {
         let q = self.poly(r, &EXP);
         let rr = self.fmul(r, r);
         let p = self.mul_add(q, rr, r);
@@ -114,7 +86,7 @@ impl Regs<'_, '_> {
     }
 
     /// `x = n * ln 2 + r`: `(r, n)`, for |x| < 2^20.
-    fn exp_split(&mut self, x: Value) -> (Value, Value) {
+    fn exp_split(&mut self, x: Self::V) -> (Self::V, Self::V) {
         let log2e = self.f32(std::f32::consts::LOG2_E);
         let t = self.fmul(x, log2e);
         let (nf, n) = self.nearest(t);
@@ -123,24 +95,21 @@ impl Regs<'_, '_> {
         (self.mul_add(nf, lo, r), n)
     }
 
-    pub(super) fn exp_f32(&mut self, x: Value) -> Value {
+    fn exp_f32(&mut self, x: Self::V) -> Self::V {
         let x = self.clamp(x, -104.0, 89.0);
         let (r, n) = self.exp_split(x);
         let p = self.exp_small(r);
         self.scale(p, n)
     }
 
-    /// `e^x` for -87 <= x <= 88: neither denormal nor infinite, so the exponent is added to the bits.
-    fn exp_bounded(&mut self, x: Value) -> Value {
+    /// `e^x` for -87 <= x <= 88: neither denormal nor infinite, so that scaling is simpler.
+    fn exp_bounded(&mut self, x: Self::V) -> Self::V {
         let (r, n) = self.exp_split(x);
         let p = self.exp_small(r);
-        let n = self.shl(n, 23);
-        let bits = self.as_i32(p);
-        let bits = self.iadd(bits, n);
-        self.as_f32(bits)
+        self.scale_bounded(p, n)
     }
 
-    pub(super) fn exp2_f32(&mut self, x: Value) -> Value {
+    fn exp2_f32(&mut self, x: Self::V) -> Self::V {
         let x = self.clamp(x, -151.0, 129.0);
         let (nf, n) = self.nearest(x);
         let f = self.fsub(x, nf);
@@ -150,7 +119,7 @@ impl Regs<'_, '_> {
         self.scale(p, n)
     }
 
-    pub(super) fn expm1_f32(&mut self, x: Value) -> Value {
+    fn expm1_f32(&mut self, x: Self::V) -> Self::V {
         let q = self.poly(x, &EXPM1);
         let xx = self.fmul(x, x);
         let small = self.mul_add(q, xx, x);
@@ -161,13 +130,13 @@ impl Regs<'_, '_> {
         let zero = self.f32(0.0);
         let is_zero = self.fcmp(FloatCC::Equal, x, zero);
         let small = self.select(is_zero, x, small);
-        let a = self.b.ins().fabs(x);
+        let a = self.fabs(x);
         let inside = self.fcmp(FloatCC::LessThan, a, one);
         self.select(inside, small, large)
     }
 
     /// `x = 2^e * (1 + f)` with 1 + f in [√½, √2]: `(e as float, f)`, for positive x.
-    fn split(&mut self, x: Value) -> (Value, Value) {
+    fn split(&mut self, x: Self::V) -> (Self::V, Self::V) {
         let tiny = self.f32(f32::MIN_POSITIVE);
         let denormal = self.fcmp(FloatCC::LessThan, x, tiny);
         let up = self.f32(8_388_608.0);
@@ -184,13 +153,12 @@ impl Regs<'_, '_> {
         let m = self.as_f32(m);
         let one = self.f32(1.0);
         let f = self.fsub(m, one);
-        let ty = self.ty(F32);
-        let e = self.b.ins().fcvt_from_sint(ty, e);
+        let e = self.to_float(e);
         (self.fadd(e, shift), f)
     }
 
     /// `log(1 + f) - f` for the f of `split`.
-    fn log_tail(&mut self, f: Value) -> Value {
+    fn log_tail(&mut self, f: Self::V) -> Self::V {
         let q = self.poly(f, &LOG);
         let ff = self.fmul(f, f);
         let fff = self.fmul(ff, f);
@@ -200,7 +168,7 @@ impl Regs<'_, '_> {
     }
 
     /// Logarithms outside of the positive finite numbers.
-    fn log_special(&mut self, x: Value, result: Value) -> Value {
+    fn log_special(&mut self, x: Self::V, result: Self::V) -> Self::V {
         let (zero, inf) = (self.f32(0.0), self.f32(f32::INFINITY));
         let (low, nan) = (self.f32(f32::NEG_INFINITY), self.f32(f32::NAN));
         let finite = self.fcmp(FloatCC::LessThan, x, inf);
@@ -212,7 +180,7 @@ impl Regs<'_, '_> {
         self.select(negative, nan, r)
     }
 
-    pub(super) fn log_f32(&mut self, x: Value) -> Value {
+    fn log_f32(&mut self, x: Self::V) -> Self::V {
         let (e, f) = self.split(x);
         let tail = self.log_tail(f);
         let (hi, lo) = (self.f32(LN2_HI), self.f32(LN2_LO));
@@ -222,7 +190,7 @@ impl Regs<'_, '_> {
         self.log_special(x, r)
     }
 
-    pub(super) fn log2_f32(&mut self, x: Value) -> Value {
+    fn log2_f32(&mut self, x: Self::V) -> Self::V {
         let (e, f) = self.split(x);
         let tail = self.log_tail(f);
         // log2(e) = 1.4375 + the rest, so that the large part of the product is nearly exact.
@@ -236,7 +204,7 @@ impl Regs<'_, '_> {
     }
 
     /// `log(u) + (x - (u - 1)) / u` with `u = 1 + x`: the quotient restores what rounding u lost.
-    pub(super) fn log1p_f32(&mut self, x: Value) -> Value {
+    fn log1p_f32(&mut self, x: Self::V) -> Self::V {
         let (one, zero) = (self.f32(1.0), self.f32(0.0));
         let u = self.fadd(x, one);
         let log = self.log_f32(u);
@@ -254,8 +222,8 @@ impl Regs<'_, '_> {
         self.select(at_inf, log, r)
     }
 
-    pub(super) fn tanh_f32(&mut self, x: Value) -> Value {
-        let a = self.b.ins().fabs(x);
+    fn tanh_f32(&mut self, x: Self::V) -> Self::V {
+        let a = self.fabs(x);
         let z = self.fmul(x, x);
         let q = self.poly(z, &TANH);
         let zq = self.fmul(z, q);
@@ -278,8 +246,8 @@ impl Regs<'_, '_> {
         self.select(nan, x, r)
     }
 
-    pub(super) fn erf_f32(&mut self, x: Value) -> Value {
-        let a = self.b.ins().fabs(x);
+    fn erf_f32(&mut self, x: Self::V) -> Self::V {
+        let a = self.fabs(x);
         let z = self.fmul(x, x);
         let q = self.poly(z, &ERF_SMALL);
         let small = self.mul_add(q, x, x);
@@ -296,66 +264,6 @@ impl Regs<'_, '_> {
         let nan = self.is_nan(x);
         self.select(nan, x, r)
     }
-
-    /// `x - round(x * 2/π) * π/2` by double-precision steps on one half of the lanes, and the quadrant; for |x| < 2^28.
-    fn reduce_f64(&mut self, x: Value) -> (Value, Value) {
-        let (inv, magic) = (self.f64(std::f64::consts::FRAC_2_PI), self.f64(6_755_399_441_055_744.0));
-        let t = self.fmul(x, inv);
-        let shifted = self.fadd(t, magic);
-        let n = self.fsub(shifted, magic);
-        // π/2 in two parts: 33 bits (its product with n < 2^28 needs at most 61, fused), then the rest.
-        let (hi, lo) = (self.f64(-1.570_796_326_734_125_6), self.f64(-6.077_100_506_506_192e-11));
-        let r = self.mul_add(n, hi, x);
-        let r = self.mul_add(n, lo, r);
-        (r, shifted)
-    }
-
-    /// Sine (`quadrant_shift` 0) or cosine (1) for |x| < 2^28.
-    pub(super) fn sin_cos_f32(&mut self, x: Value, quadrant_shift: i32) -> Value {
-        let (r, quadrant) = if self.wide {
-            let (lo, hi) = self.promote(x);
-            let ((r0, q0), (r1, q1)) = (self.reduce_f64(lo), self.reduce_f64(hi));
-            (self.demote(r0, r1), self.pick(q0, q1, [0, 2, 4, 6]))
-        } else {
-            let wide = self.b.ins().fpromote(F64, x);
-            let (r, q) = self.reduce_f64(wide);
-            let q = self.bits(cranelift_codegen::ir::types::I64, q);
-            (self.b.ins().fdemote(F32, r), self.b.ins().ireduce(I32, q))
-        };
-        let shift = self.i32(quadrant_shift);
-        let quadrant = self.iadd(quadrant, shift);
-        let z = self.fmul(r, r);
-        let q = self.poly(z, &SIN);
-        let zr = self.fmul(z, r);
-        let sin = self.mul_add(q, zr, r);
-        let q = self.poly(z, &COS);
-        let zz = self.fmul(z, z);
-        let (half, one) = (self.f32(-0.5), self.f32(1.0));
-        let c = self.mul_add(half, z, one);
-        let cos = self.mul_add(q, zz, c);
-        let odd = self.and_const(quadrant, 1);
-        let zero = self.i32(0);
-        let swap = self.icmp(IntCC::NotEqual, odd, zero);
-        let v = self.select(swap, cos, sin);
-        let second = self.and_const(quadrant, 2);
-        let sign = self.shl(second, 30);
-        let bits = self.as_i32(v);
-        let bits = self.xor(bits, sign);
-        self.as_f32(bits)
-    }
-
-    /// Four `f32` as two registers of `f64`.
-    pub(super) fn promote(&mut self, x: Value) -> (Value, Value) {
-        let lo = self.b.ins().fvpromote_low(x);
-        let high = self.pick(x, x, [2, 3, 2, 3]);
-        let high = self.as_f32(high);
-        (lo, self.b.ins().fvpromote_low(high))
-    }
-
-    /// Two registers of `f64` as four `f32`.
-    pub(super) fn demote(&mut self, lo: Value, hi: Value) -> Value {
-        let (lo, hi) = (self.b.ins().fvdemote(lo), self.b.ins().fvdemote(hi));
-        let r = self.pick(lo, hi, [0, 1, 4, 5]);
-        self.as_f32(r)
-    }
 }
+
+impl<L: Lanes> Elementary for L {}

@@ -1,0 +1,214 @@
+//! Calls of leaves: innermost loops that `evex` compiles to AVX-512 code. Here are the choice whether a loop is one, and the
+//! block of arguments: addresses, values that do not vary, and accumulators.
+
+use std::rc::Rc;
+
+use cranelift_codegen::ir::condcodes::IntCC;
+use cranelift_codegen::ir::types::{I32, I64};
+use cranelift_codegen::ir::{
+    AbiParam, ExtFuncData, ExternalName, InstBuilder, MemFlagsData, Signature, StackSlot, StackSlotData,
+    StackSlotKind, UserExternalName, Value,
+};
+
+use super::emit::Emit;
+use super::host;
+use super::values::{Class, Vals};
+use crate::evex::{self, Input, Leaf, STEP, Turn, accumulators_at};
+use crate::vir::Dim;
+
+/// Lanes of a leaf's accumulators.
+pub(super) const LEAF_LANES: u32 = STEP;
+/// Loops of fewer points are emitted in place: a call would take longer than they do.
+const FEWEST: i64 = 16;
+
+/// A leaf of the function.
+pub(super) struct Placed {
+    leaf: Leaf,
+    number: u32,
+    /// Room for the arguments, which begin at its first multiple of 64 bytes.
+    block: StackSlot,
+}
+
+impl<'k> Emit<'_, 'k> {
+    /// The leaf of a loop over `axis` around the bodies of `stages`, if it can be one.
+    pub(super) fn leaf_of(&mut self, stages: &[usize], axis: &Dim) -> Option<Rc<Placed>> {
+        let short = axis.extent.as_const().is_some_and(|n| n < FEWEST);
+        if !self.cx.leaves || stages.is_empty() || short {
+            return None;
+        }
+        let key = (stages.to_vec(), axis.var);
+        if let Some(known) = self.leaves.get(&key) {
+            return known.clone();
+        }
+        let made = evex::leaf(self.kernel, stages, axis.var).map(|mut leaf| {
+            let number = self.leaf_codes.len() as u32;
+            self.leaf_codes.push(std::mem::take(&mut leaf.machine.code));
+            let data = StackSlotData::new(StackSlotKind::ExplicitSlot, leaf.machine.bytes + 64, 4);
+            let block = self.b.create_sized_stack_slot(data);
+            Rc::new(Placed { leaf, number, block })
+        });
+        self.leaves.insert(key, made.clone());
+        made
+    }
+
+    /// The leaf of the present stage's own axis.
+    pub(super) fn leaf_of_stage(&mut self) -> Option<Rc<Placed>> {
+        let stage = self.present_stage().filter(|s| self.axis_is_inner() && s.vector)?;
+        self.leaf_of(&[self.stage], stage.loops.last()?)
+    }
+
+    /// Lanes of the widest body of the present stage, all steps of a turn together.
+    pub(super) fn stage_lanes(&mut self) -> u32 {
+        match self.leaf_of_stage() {
+            Some(placed) => placed.leaf.machine.unroll * STEP,
+            None => self.full_width(),
+        }
+    }
+
+    /// Runs a leaf over `lo..hi` of the axis, in blocks where the stage's sums have them.
+    pub(super) fn leaf_loop(
+        &mut self,
+        placed: &Placed,
+        stages: &[usize],
+        axis: &Dim,
+        (lo, hi): (Value, Value),
+    ) {
+        self.axis = Some(axis.var);
+        self.innermost = Some(axis.var);
+        let depth = self.present_stage().map_or(0, |s| s.loops.len());
+        let inner = self.axis_is_inner() && depth > 0;
+        let cut = if inner { self.cut_of_stage().filter(|c| c.level + 1 == depth) } else { None };
+        let Some(cut) = cut else { return self.leaf_rows(placed, stages, axis.var, (lo, hi)) };
+        let points = cut.turns * i64::from(placed.leaf.machine.unroll * STEP);
+        self.counted(lo, hi, points, &mut |e, first| {
+            let last = e.b.ins().iadd_imm_s(first, points);
+            let last = e.b.ins().smin(last, hi);
+            e.width = LEAF_LANES;
+            e.each_partial(&cut, Emit::open_block);
+            e.width = 1;
+            e.call_leaf(placed, stages, axis.var, (first, last));
+            e.width = LEAF_LANES;
+            e.each_partial(&cut, Emit::close_block);
+            e.width = 1;
+        });
+    }
+
+    /// Calls a leaf if there is any point.
+    fn leaf_rows(&mut self, placed: &Placed, stages: &[usize], var: u32, (lo, hi): (Value, Value)) {
+        let (some, done) = (self.b.create_block(), self.b.create_block());
+        let any = self.b.ins().icmp(IntCC::SignedLessThan, lo, hi);
+        self.b.ins().brif(any, some, &[], done, &[]);
+        self.b.seal_block(some);
+        self.b.switch_to_block(some);
+        self.call_leaf(placed, stages, var, (lo, hi));
+        self.b.ins().jump(done, &[]);
+        self.b.seal_block(done);
+        self.b.switch_to_block(done);
+    }
+
+    fn call_leaf(&mut self, placed: &Placed, stages: &[usize], var: u32, (lo, hi): (Value, Value)) {
+        let saved = self.stage;
+        self.loops[var as usize] = lo;
+        let pointer = self.cx.pointer;
+        let block = self.b.ins().stack_addr(pointer, placed.block, 0);
+        let block = self.b.ins().iadd_imm_s(block, 63);
+        let block = self.b.ins().band_imm_s(block, -64);
+        for &stage in stages {
+            self.stage = stage;
+            self.pass_values(placed, stage, block);
+        }
+        self.stage = saved;
+        self.pass_accumulators(placed, block);
+        let count = self.b.ins().isub(hi, lo);
+        let mut sig = Signature::new(self.cx.conv);
+        sig.params = vec![AbiParam::new(I64); 2];
+        let signature = self.b.import_signature(sig);
+        let name = UserExternalName::new(host::LEAVES, placed.number);
+        let name = ExternalName::user(self.b.func.declare_imported_user_function(name));
+        let data = ExtFuncData { name, signature, colocated: true, patchable: false };
+        let function = self.b.func.import_function(data);
+        self.b.ins().call(function, &[block, count]);
+        self.take_accumulators(placed, block);
+    }
+
+    /// Computes the values of a stage that do not vary and fills the slots that are of this stage, for each turn that has some.
+    fn pass_values(&mut self, placed: &Placed, stage: usize, block: Value) {
+        let turns = placed.leaf.inputs.iter().filter_map(Input::turn).filter(|t| t.stage == stage);
+        let mut turns: Vec<usize> = turns.map(|t| t.number).collect();
+        turns.sort_unstable();
+        turns.dedup();
+        let template = placed.leaf.inputs.iter().position(|i| *i == Input::Template);
+        if let (Some(slot), Some(x)) = (template, self.template_address()) {
+            self.b.ins().store(MemFlagsData::trusted(), x, block, slot as i32 * 8);
+        }
+        for number in turns {
+            if placed.leaf.unrolled {
+                for (var, x) in evex::variables(&self.kernel.stages[stage], number) {
+                    self.loops[var as usize] = self.b.ins().iconst(I64, x);
+                }
+            }
+            self.pass_turn(placed, Turn { stage, number }, block);
+        }
+    }
+
+    fn pass_turn(&mut self, placed: &Placed, present: Turn, block: Value) {
+        let insts = &self.kernel.stages[present.stage].insts;
+        self.lanes.clear();
+        self.values = self.instructions(insts, |n| !insts[n].varies);
+        for (slot, input) in placed.leaf.inputs.iter().enumerate() {
+            let x = match input {
+                Input::Address { turn, at } if *turn == present => self.address(at, 0),
+                Input::Index { turn, expr } if *turn == present => self.expr(expr, 0),
+                Input::Value { turn, value, class } if *turn == present => {
+                    let x = self.stored(*value).0[0];
+                    match class {
+                        Class::Mask => {
+                            let x = self.b.ins().uextend(I32, x);
+                            self.b.ins().ineg(x)
+                        }
+                        _ => x,
+                    }
+                }
+                _ => continue,
+            };
+            self.b.ins().store(MemFlagsData::trusted(), x, block, slot as i32 * 8);
+        }
+        self.values.clear();
+    }
+
+    /// Offsets of the registers of each accumulator, as Cranelift's vectors of 16 bytes.
+    fn accumulator_offsets(placed: &Placed) -> Vec<(kernel_ir::AccId, Class, i32)> {
+        let mut at = accumulators_at(placed.leaf.inputs.len() as u32) as i32;
+        let all = placed.leaf.accumulators.iter();
+        all.map(|(acc, class)| {
+            let first = at;
+            at += if class.wide() { 128 } else { 64 };
+            (*acc, *class, first)
+        })
+        .collect()
+    }
+
+    fn pass_accumulators(&mut self, placed: &Placed, block: Value) {
+        self.width = LEAF_LANES;
+        for (acc, _, at) in Self::accumulator_offsets(placed) {
+            let parts = self.partial(acc);
+            for (n, x) in parts.into_iter().enumerate() {
+                self.b.ins().store(MemFlagsData::trusted(), x, block, at + n as i32 * 16);
+            }
+        }
+        self.width = 1;
+    }
+
+    fn take_accumulators(&mut self, placed: &Placed, block: Value) {
+        self.width = LEAF_LANES;
+        for (acc, class, at) in Self::accumulator_offsets(placed) {
+            let ty = self.reg_type(class);
+            let load = |n: usize| at + n as i32 * 16;
+            let parts: Vals = (0..self.reg_count(class))
+                .map(|n| self.b.ins().load(ty, MemFlagsData::trusted(), block, load(n)))
+                .collect();
+            self.set_partial(acc, &parts);
+        }
+        self.width = 1;
+    }
+}

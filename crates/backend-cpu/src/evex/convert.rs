@@ -1,0 +1,108 @@
+//! Conversions between dtypes on the registers of a leaf, by the same rules as Cranelift's code (`clif::cast`).
+
+use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
+use ir_core::{DType, Scalar};
+
+use super::codes as c;
+use super::ir::{Inst, V};
+use super::lower::{Lower, Regs};
+use crate::math::{Halves, Lanes};
+use crate::vir::Class;
+
+impl Lower<'_> {
+    /// Floats truncate to integers (saturating at 32 or 64 bits, then wrapping), integers wrap, `bool` is "not zero".
+    pub(super) fn cast(&mut self, from: DType, to: DType, x: &Regs) -> Option<Regs> {
+        if from == to {
+            return Some(x.clone());
+        }
+        let (source, target) = (Class::of(from), Class::of(to));
+        if target == Class::Mask {
+            let zero = self.constant(from, Scalar::zero(from));
+            return Some(self.compare((FloatCC::NotEqual, IntCC::NotEqual), source, x, &zero));
+        }
+        if source == Class::Mask {
+            let (one, zero) = (Scalar::Int(1).to_class_of(to), Scalar::zero(to));
+            let (one, zero) = (self.constant(to, one), self.constant(to, zero));
+            return Some(self.select(x, &one, &zero));
+        }
+        let r = self.between(source, target, x);
+        Some(match to {
+            DType::BF16 => self.map1(&r, |b, x| {
+                let bits = b.f32_to_bf16(x);
+                b.bf16_to_f32(bits)
+            }),
+            DType::F16 => self.map1(&r, |b, x| {
+                let bits = b.one_with(c::VCVTPS2PH, Class::I32, x, Some(0));
+                b.one(c::VCVTPH2PS, Class::F32, bits)
+            }),
+            _ => self.wrap(to, r),
+        })
+    }
+
+    fn between(&mut self, source: Class, target: Class, x: &Regs) -> Regs {
+        match (source, target) {
+            (Class::F32, Class::F64) => self.widened(c::VCVTPS2PD, target, x),
+            (Class::I32, Class::F64) => self.widened(c::VCVTDQ2PD, target, x),
+            (Class::I32, Class::I64) => self.widened(c::VPMOVSXDQ, target, x),
+            (Class::F64, Class::F32) => self.narrowed(c::VCVTPD2PS, target, x),
+            (Class::I64, Class::F32) => self.narrowed(c::VCVTQQ2PS, target, x),
+            (Class::I64, Class::I32) => self.narrowed(c::VPMOVQD, target, x),
+            (Class::I32, Class::F32) => self.map1(x, |b, x| b.to_float(x)),
+            (Class::I64, Class::F64) => self.map1(x, |b, x| b.one(c::VCVTQQ2PD, target, x)),
+            (Class::F32 | Class::F64, Class::I32 | Class::I64) => self.truncated(source, target, x),
+            _ => x.clone(),
+        }
+    }
+
+    /// The sixteen lanes of a register, converted to lanes of 64 bits.
+    fn widened(&mut self, code: super::encode::Code, target: Class, x: &Regs) -> Regs {
+        let high = self.b.one_with(c::VEXTRACTF64X4, x[0].class, x[0], Some(1));
+        [x[0], high].into_iter().map(|x| self.b.one(code, target, x)).collect()
+    }
+
+    /// Two registers of 64-bit lanes, converted to one of 32-bit lanes.
+    fn narrowed(&mut self, code: super::encode::Code, target: Class, x: &Regs) -> Regs {
+        let (low, high) = (self.b.one(code, target, x[0]), self.b.one(code, target, x[1]));
+        let d = self.b.value(target);
+        self.b.push(Inst::Two { code: c::VINSERTF64X4, d, a: low, b: high, imm: Some(1) });
+        Regs::from_elem(d, 1)
+    }
+
+    /// Floats to integers: the instruction gives the smallest integer for all that does not fit.
+    fn truncated(&mut self, source: Class, target: Class, x: &Regs) -> Regs {
+        let r = match (source, target) {
+            (Class::F32, Class::I32) => self.map1(x, |b, x| b.one(c::VCVTTPS2DQ, target, x)),
+            (Class::F32, _) => self.widened(c::VCVTTPS2QQ, target, x),
+            (_, Class::I32) => self.narrowed(c::VCVTTPD2DQ, target, x),
+            _ => self.map1(x, |b, x| b.one(c::VCVTTPD2QQ, target, x)),
+        };
+        let (float, int) = match (source, target.wide()) {
+            (Class::F64, true) => (DType::F64, DType::I64),
+            (Class::F64, false) => (DType::F64, DType::I32),
+            (_, true) => (DType::F32, DType::I64),
+            (_, false) => (DType::F32, DType::I32),
+        };
+        let past = if target.wide() { 63 } else { 31 };
+        let past = self.constant(float, Scalar::Float(2f64.powi(past)));
+        let over = self.compare((FloatCC::GreaterThanOrEqual, IntCC::Equal), source, x, &past);
+        let most = self.constant(int, int.ends().1);
+        let r = self.select(&over, &most, &r);
+        let nan = self.compare((FloatCC::Unordered, IntCC::Equal), source, x, x);
+        let zero = self.constant(int, Scalar::Int(0));
+        self.select(&nan, &zero, &r)
+    }
+
+    /// The same bits as another dtype of the same size.
+    pub(super) fn bitcast(&mut self, from: DType, to: DType, x: &Regs) -> Option<Regs> {
+        let plain = |d: DType| matches!(d, DType::F32 | DType::I32 | DType::F64 | DType::I64);
+        let class = Class::of(to);
+        let relabelled = |x: &V| V { class, ..*x };
+        match to {
+            _ if plain(from) && plain(to) => Some(x.iter().map(relabelled).collect()),
+            DType::U8 | DType::I8 | DType::I16 if Class::of(from) == Class::I32 => {
+                Some(self.wrap(to, x.clone()))
+            }
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,516 @@
+//! The machine code of a leaf: `fn(arguments: *mut u8, count: i64)` by the System V calling convention. The arguments are a
+//! block of memory, aligned to 64 bytes: slots of 8 bytes (addresses and invariant values), then 64 bytes for each register of
+//! an accumulator, which the leaf reads at the start and writes at the end, then room for spilled values.
+//!
+//! The loop runs several steps a turn, then single steps, then once more for the points that are left, with a mask.
+
+use super::codes as c;
+use super::encode::{Assembler, Base, Code, Constant, Gpr, Jump, Lanes, RAX, RCX, RDI, RDX, RSI, Rm};
+use super::ir::{Body, How, Inst, Invariant, Place, V};
+use super::regalloc::{Location, Places, Supply, allocate};
+use crate::vir::Class;
+
+/// Points of one step.
+pub(crate) const STEP: u32 = 16;
+/// Vector registers for operands that are not in a register.
+const SCRATCH: [u8; 2] = [30, 31];
+/// Masks of the points that are left: of all lanes, and of the upper eight of 64 bits.
+const TAIL: [u8; 2] = [1, 2];
+const MASK_SCRATCH: [u8; 2] = [3, 4];
+/// The other masks; 0 cannot mask an instruction.
+const MASKS: &[u8] = &[5, 6, 7];
+/// General registers for addresses; further addresses are loaded where they are used.
+const ADDRESSES: [Gpr; 5] = [8, 9, 10, 11, RCX];
+/// Most registers for copies of accumulators.
+const MOST_COPIES: usize = 16;
+
+/// The code of a leaf and the size of its arguments.
+pub(crate) struct Machine {
+    /// To be placed at a multiple of 64 bytes.
+    pub(crate) code: Vec<u8>,
+    /// Bytes of the block of arguments.
+    pub(crate) bytes: u32,
+    /// Steps of a turn of the loop, each with an accumulator of its own.
+    pub(crate) unroll: u32,
+}
+
+/// Offset of the first accumulator.
+pub(crate) fn accumulators_at(slots: u32) -> u32 {
+    (slots * 8).next_multiple_of(64)
+}
+
+struct Emit<'a> {
+    asm: Assembler,
+    body: &'a Body,
+    places: Places,
+    /// Number of the invariant of each value that is one.
+    invariant: Vec<Option<Invariant>>,
+    unroll: u32,
+    /// The step of a turn that is being emitted.
+    copy: u32,
+    /// Whether lanes are masked.
+    tail: bool,
+    spills_at: u32,
+    /// Slots whose address is in a general register.
+    addresses: Vec<u32>,
+}
+
+/// The machine code of a loop over a body.
+pub(super) fn emit(body: &Body) -> Machine {
+    let accumulators = body.accumulators.len();
+    let mut unroll: u32 = match body.insts.len() {
+        0..=14 => 4,
+        15..=60 => 2,
+        _ => 1,
+    };
+    while unroll > 1 && accumulators * unroll as usize > MOST_COPIES {
+        unroll /= 2;
+    }
+    let taken = accumulators * unroll as usize;
+    let supply = supply(taken);
+    let mut invariant = vec![None; body.values as usize];
+    body.invariants.iter().for_each(|(v, what)| invariant[v.id as usize] = Some(*what));
+    let spills_at = accumulators_at(body.slots) + 64 * accumulators as u32;
+    let mut e = Emit {
+        asm: Assembler::default(),
+        places: allocate(body, &supply),
+        body,
+        invariant,
+        unroll,
+        copy: 0,
+        tail: false,
+        spills_at,
+        addresses: addresses(body),
+    };
+    e.function();
+    let bytes = spills_at + 64 * e.places.spills;
+    Machine { code: e.asm.finish(), bytes, unroll }
+}
+
+/// The registers that a step may use; tests take most of them away, so that values are spilled.
+fn supply(accumulators: usize) -> Supply {
+    #[cfg(test)]
+    if super::tests::few_registers() {
+        return Supply { vectors: 4, masks: &MASKS[..1] };
+    }
+    Supply { vectors: (SCRATCH[0] as usize - accumulators) as u8, masks: MASKS }
+}
+
+/// The slots that are used most as addresses.
+fn addresses(body: &Body) -> Vec<u32> {
+    let mut counts = vec![0usize; body.slots as usize];
+    for inst in &body.insts {
+        if let Inst::Load { at, .. }
+        | Inst::LoadMask { at, .. }
+        | Inst::Store { at, .. }
+        | Inst::StoreMask { at, .. } = inst
+        {
+            counts[at.slot as usize] += 1;
+        }
+    }
+    let mut slots: Vec<u32> = (0..body.slots).filter(|s| counts[*s as usize] > 0).collect();
+    slots.sort_by_key(|s| std::cmp::Reverse(counts[*s as usize]));
+    slots.truncate(ADDRESSES.len());
+    slots
+}
+
+fn at(base: Gpr, displacement: u32) -> Base {
+    Base::Gpr { base, index: None, displacement: displacement as i32 }
+}
+fn plain(base: Base) -> Rm {
+    Rm::Mem { base, broadcast: false }
+}
+const ALL: Lanes = Lanes { mask: 0, zero: false };
+
+impl Emit<'_> {
+    fn function(&mut self) {
+        for (n, slot) in self.addresses.clone().into_iter().enumerate() {
+            self.asm.load(ADDRESSES[n], RDI, slot as i32 * 8);
+        }
+        for n in 0..self.body.invariants.len() {
+            let v = self.body.invariants[n].0;
+            if let Location::Register(r) = self.places.of[v.id as usize] {
+                self.broadcast(v, r);
+            }
+        }
+        self.begin_accumulators();
+        self.asm.set(RAX, 0);
+        if self.unroll > 1 {
+            self.turns(self.unroll);
+        }
+        self.turns(1);
+        self.rest();
+        self.end_accumulators();
+        self.asm.leave();
+    }
+
+    /// Turns of `steps` steps while there are that many points.
+    fn turns(&mut self, steps: u32) {
+        let points = (steps * STEP) as i32;
+        self.asm.lea(RDX, RAX, points);
+        self.asm.compare(RDX, RSI);
+        let past = self.asm.jump(Jump::Greater);
+        let top = self.asm.here();
+        for copy in 0..steps {
+            self.copy = copy;
+            self.step();
+        }
+        self.copy = 0;
+        self.asm.lea(RAX, RAX, points);
+        self.asm.lea(RDX, RAX, points);
+        self.asm.compare(RDX, RSI);
+        self.asm.jump_back(Jump::LessOrEqual, top);
+        self.asm.land(past);
+    }
+
+    /// A step for the points that are left, fewer than a step's.
+    fn rest(&mut self) {
+        self.asm.subtract(RSI, RAX);
+        let past = self.asm.jump(Jump::Equal);
+        self.asm.set(RDX, 0xffff);
+        self.asm.vex(c::BZHI, RDX, RSI, Rm::Reg(RDX), None);
+        self.asm.vex(c::KMOVW_FROM, TAIL[0], 0, Rm::Reg(RDX), None);
+        self.asm.vex(c::KSHIFTRW, TAIL[1], 0, Rm::Reg(TAIL[0]), Some(8));
+        self.tail = true;
+        self.step();
+        self.tail = false;
+        self.asm.land(past);
+    }
+
+    fn step(&mut self) {
+        for inst in &self.body.insts {
+            self.one(inst);
+        }
+    }
+
+    // Operands.
+
+    /// Fills all lanes of a register with an invariant value.
+    fn broadcast(&mut self, v: V, register: u8) {
+        let base = self.invariant_at(v);
+        let code = if v.class.wide() { c::VBROADCASTSD } else { c::VBROADCASTSS };
+        self.asm.evex(code, register, 0, plain(base), ALL, None);
+    }
+
+    fn invariant_at(&self, v: V) -> Base {
+        match self.invariant[v.id as usize] {
+            Some(Invariant::Constant(constant)) => Base::Pool(constant),
+            Some(Invariant::Argument(slot)) => at(RDI, slot * 8),
+            // PROOF: only invariants are placed in memory by `regalloc`; other values have a register or a spill slot.
+            None => unreachable!("a value has a place"),
+        }
+    }
+
+    fn spill_at(&self, number: u32) -> Base {
+        at(RDI, self.spills_at + 64 * number)
+    }
+
+    /// A value in a register: its own, or the given one if it has none.
+    fn register(&mut self, v: V, scratch: u8) -> u8 {
+        match self.places.of[v.id as usize] {
+            Location::Register(r) => return r,
+            Location::Spilled(n) => {
+                let base = self.spill_at(n);
+                match v.class {
+                    Class::Mask => self.asm.vex(c::KMOVW, scratch, 0, plain(base), None),
+                    _ => self.asm.evex(c::VMOVUPS, scratch, 0, plain(base), ALL, None),
+                }
+            }
+            Location::Memory => self.broadcast(v, scratch),
+        }
+        scratch
+    }
+
+    fn in_register(&self, v: V) -> bool {
+        matches!(self.places.of[v.id as usize], Location::Register(_))
+    }
+
+    /// A value as the last operand of an instruction: in memory, if it has no register and the instruction can read it there.
+    fn operand(&mut self, code: Code, v: V, scratch: u8) -> Rm {
+        let whole = code.memory == 64 && !code.reversed;
+        match self.places.of[v.id as usize] {
+            Location::Spilled(n) if whole => plain(self.spill_at(n)),
+            Location::Memory if whole => Rm::Mem { base: self.invariant_at(v), broadcast: true },
+            _ => Rm::Reg(self.register(v, scratch)),
+        }
+    }
+
+    /// The register that a result is written to.
+    fn target(&self, v: V, scratch: u8) -> u8 {
+        match self.places.of[v.id as usize] {
+            Location::Register(r) => r,
+            _ => scratch,
+        }
+    }
+
+    /// Writes a spilled result to its slot.
+    fn settle(&mut self, v: V, register: u8) {
+        let Location::Spilled(n) = self.places.of[v.id as usize] else { return };
+        let base = plain(self.spill_at(n));
+        match v.class {
+            Class::Mask => self.asm.vex(c::KMOVW_STORE, register, 0, base, None),
+            _ => self.asm.evex(c::VMOVUPS_STORE, register, 0, base, ALL, None),
+        }
+    }
+
+    /// The mask of the lanes that are in the loop and where a mask holds.
+    fn lanes(&mut self, mask: Option<V>, part: u8) -> u8 {
+        let tail = TAIL[usize::from(part)];
+        match mask {
+            None if self.tail => tail,
+            None => 0,
+            Some(v) => {
+                let k = self.register(v, MASK_SCRATCH[0]);
+                if !self.tail {
+                    return k;
+                }
+                self.asm.vex(c::KANDW, MASK_SCRATCH[0], k, Rm::Reg(tail), None);
+                MASK_SCRATCH[0]
+            }
+        }
+    }
+
+    /// The elements of the present step.
+    fn place(&mut self, place: Place) -> Rm {
+        let base = match self.addresses.iter().position(|s| *s == place.slot) {
+            Some(n) => ADDRESSES[n],
+            None => {
+                self.asm.load(RDX, RDI, place.slot as i32 * 8);
+                RDX
+            }
+        };
+        let first = self.copy * STEP + u32::from(place.part) * 8;
+        let displacement = (first << place.scale) as i32 + place.offset;
+        plain(Base::Gpr { base, index: Some((RAX, place.scale)), displacement })
+    }
+
+    // Instructions.
+
+    fn one(&mut self, inst: &Inst) {
+        match *inst {
+            Inst::Two { code, d, a, b, imm } => self.two(code, d, (a, b), imm),
+            Inst::One { code, d, a, imm } => self.unary(code, d, a, imm),
+            Inst::Shift { code, digit, d, a, by } => {
+                let to = self.target(d, SCRATCH[1]);
+                let a = self.operand(code, a, SCRATCH[0]);
+                self.asm.evex(code, digit, to, a, ALL, Some(by));
+                self.settle(d, to);
+            }
+            Inst::Fma { d, a, b, c } => self.fma(d, a, b, c),
+            Inst::Compare { code, d, a, b, imm } => {
+                let to = self.target(d, MASK_SCRATCH[0]);
+                let a = self.register(a, SCRATCH[0]);
+                let b = self.operand(code, b, SCRATCH[1]);
+                self.asm.evex(code, to, a, b, ALL, Some(imm));
+                self.settle(d, to);
+            }
+            Inst::Blend { d, mask, yes, no } => {
+                let code = if d.class.wide() { c::VBLENDMPD } else { c::VBLENDMPS };
+                let mask = self.register(mask, MASK_SCRATCH[0]);
+                let no = self.register(no, SCRATCH[0]);
+                let yes = self.operand(code, yes, SCRATCH[1]);
+                let to = self.target(d, SCRATCH[1]);
+                self.asm.evex(code, to, no, yes, Lanes { mask, zero: false }, None);
+                self.settle(d, to);
+            }
+            Inst::MaskTwo { code, d, a, b } => {
+                let a = self.register(a, MASK_SCRATCH[0]);
+                let b = self.register(b, MASK_SCRATCH[1]);
+                let to = self.target(d, MASK_SCRATCH[0]);
+                self.asm.vex(code, to, a, Rm::Reg(b), None);
+                self.settle(d, to);
+            }
+            Inst::MaskOne { code, d, a, imm } => {
+                let a = self.register(a, MASK_SCRATCH[0]);
+                let to = self.target(d, MASK_SCRATCH[0]);
+                self.asm.vex(code, to, 0, Rm::Reg(a), imm);
+                self.settle(d, to);
+            }
+            Inst::MaskArgument { d, slot } => {
+                let to = self.target(d, MASK_SCRATCH[0]);
+                self.asm.vex(c::KMOVW, to, 0, plain(at(RDI, slot * 8)), None);
+                self.settle(d, to);
+            }
+            Inst::Index { d, slot, step, part } => self.index(d, slot, step, part),
+            Inst::Accumulate { accumulator, how, a, b } => self.accumulate(accumulator, how, a, b),
+            Inst::Load { .. } | Inst::LoadMask { .. } | Inst::Store { .. } | Inst::StoreMask { .. } => {
+                self.access(inst);
+            }
+        }
+    }
+
+    fn access(&mut self, inst: &Inst) {
+        match *inst {
+            Inst::Load { code, d, at, mask } => {
+                let mask = self.lanes(mask, at.part);
+                let (from, to) = (self.place(at), self.target(d, SCRATCH[1]));
+                self.asm.evex(code, to, 0, from, Lanes { mask, zero: mask != 0 }, None);
+                self.settle(d, to);
+            }
+            Inst::LoadMask { d, at, mask } => {
+                let mask = self.lanes(mask, 0);
+                let (from, to) = (self.place(at), self.target(d, MASK_SCRATCH[1]));
+                self.asm.evex(c::VMOVDQU8, SCRATCH[0], 0, from, Lanes { mask, zero: mask != 0 }, None);
+                self.asm.evex(c::VPTESTMB, to, SCRATCH[0], Rm::Reg(SCRATCH[0]), ALL, None);
+                self.settle(d, to);
+            }
+            Inst::Store { code, value, at, mask, imm } => {
+                let value = self.register(value, SCRATCH[0]);
+                let mask = self.lanes(mask, at.part);
+                let to = self.place(at);
+                self.asm.evex(code, value, 0, to, Lanes { mask, zero: false }, imm);
+            }
+            Inst::StoreMask { value, at, mask } => {
+                let value = self.register(value, MASK_SCRATCH[1]);
+                let bytes = SCRATCH[0];
+                self.asm.evex(c::VPMOVM2B, bytes, 0, Rm::Reg(value), ALL, None);
+                self.asm.evex(c::VPABSB, bytes, 0, Rm::Reg(bytes), ALL, None);
+                let mask = self.lanes(mask, 0);
+                let to = self.place(at);
+                self.asm.evex(c::VMOVDQU8_STORE, bytes, 0, to, Lanes { mask, zero: false }, None);
+            }
+            _ => {}
+        }
+    }
+
+    fn two(&mut self, code: Code, d: V, (a, b): (V, V), imm: Option<u8>) {
+        let swap = code.commutes && !self.in_register(a) && self.in_register(b);
+        let (a, b) = if swap { (b, a) } else { (a, b) };
+        let a = self.register(a, SCRATCH[0]);
+        let b = self.operand(code, b, SCRATCH[1]);
+        let to = self.target(d, SCRATCH[1]);
+        self.asm.evex(code, to, a, b, ALL, imm);
+        self.settle(d, to);
+    }
+
+    fn unary(&mut self, code: Code, d: V, a: V, imm: Option<u8>) {
+        let mask = a.class == Class::Mask;
+        let a =
+            if mask { Rm::Reg(self.register(a, MASK_SCRATCH[0])) } else { self.operand(code, a, SCRATCH[0]) };
+        let to = self.target(d, SCRATCH[1]);
+        match (code.reversed, a) {
+            (true, Rm::Reg(a)) => self.asm.evex(code, a, 0, Rm::Reg(to), ALL, imm),
+            (_, a) => self.asm.evex(code, to, 0, a, ALL, imm),
+        }
+        self.settle(d, to);
+    }
+
+    /// `d = a * b + c` in the form whose destination is one of the operands; where it is none, `c` is copied first.
+    fn fma(&mut self, d: V, a: V, b: V, c: V) {
+        let wide = d.class.wide();
+        let (code213, code231) =
+            if wide { (c::VFMADD213PD, c::VFMADD231PD) } else { (c::VFMADD213PS, c::VFMADD231PS) };
+        let to = self.target(d, SCRATCH[1]);
+        let is = |e: &Self, v: V| e.places.of[v.id as usize] == Location::Register(to);
+        if is(self, a) || is(self, b) {
+            let other = if is(self, a) { b } else { a };
+            let other = self.register(other, SCRATCH[0]);
+            let c = self.operand(code213, c, SCRATCH[1]);
+            self.asm.evex(code213, to, other, c, ALL, None);
+        } else {
+            if !is(self, c) {
+                match self.register(c, to) {
+                    from if from == to => {}
+                    from => self.asm.evex(c::VMOVUPS, to, 0, Rm::Reg(from), ALL, None),
+                }
+            }
+            let (a, b) = if self.in_register(a) { (a, b) } else { (b, a) };
+            let a = self.register(a, SCRATCH[0]);
+            let b = self.operand(code231, b, SCRATCH[0]);
+            self.asm.evex(code231, to, a, b, ALL, None);
+        }
+        self.settle(d, to);
+    }
+
+    fn index(&mut self, d: V, slot: u32, step: i32, part: u8) {
+        let to = self.target(d, SCRATCH[1]);
+        let first = self.copy * STEP + u32::from(part) * 8;
+        self.asm.lea(RDX, RAX, first as i32);
+        self.asm.multiply(RDX, step);
+        self.asm.add_load(RDX, RDI, slot as i32 * 8);
+        self.asm.evex(c::VPBROADCASTQ, to, 0, Rm::Reg(RDX), ALL, None);
+        let lanes = plain(Base::Pool(Constant::Multiples(i64::from(step))));
+        self.asm.evex(c::VPADDQ, to, to, lanes, ALL, None);
+        self.settle(d, to);
+    }
+
+    // Accumulators.
+
+    /// The register of a copy of an accumulator.
+    fn accumulator(&self, number: u32, copy: u32) -> u8 {
+        SCRATCH[0] - 1 - (number * self.unroll + copy) as u8
+    }
+
+    fn accumulate(&mut self, number: u32, how: How, a: V, b: Option<V>) {
+        let acc = self.accumulator(number, self.copy);
+        let class = self.body.accumulators[number as usize].class;
+        let part = self.body.accumulators[number as usize].part;
+        let mask = self.lanes(None, part);
+        match (how, b) {
+            (How::Fused, Some(b)) => {
+                let code = if class.wide() { c::VFMADD231PD } else { c::VFMADD231PS };
+                let (a, b) = if self.in_register(a) { (a, b) } else { (b, a) };
+                let a = self.register(a, SCRATCH[0]);
+                let b = self.operand(code, b, SCRATCH[1]);
+                self.asm.evex(code, acc, a, b, Lanes { mask, zero: false }, None);
+            }
+            _ => {
+                let a = self.register(a, SCRATCH[0]);
+                self.merge(how, class, acc, a, mask);
+            }
+        }
+    }
+
+    /// Combines a register into an accumulator where the mask holds.
+    fn merge(&mut self, how: How, class: Class, acc: u8, x: u8, mask: u8) {
+        let lanes = Lanes { mask, zero: false };
+        match how {
+            How::Two(code) => self.asm.evex(code, acc, acc, Rm::Reg(x), lanes, None),
+            How::Extremum { larger } => {
+                // The second source is the result where either is NaN, so one in the accumulator stays; one in `x` is copied.
+                let [max, min, compare, copy] = match class.wide() {
+                    true => [c::VMAXPD, c::VMINPD, c::VCMPPD, c::VMOVUPD],
+                    false => [c::VMAXPS, c::VMINPS, c::VCMPPS, c::VMOVUPS],
+                };
+                let nan = MASK_SCRATCH[0];
+                self.asm.evex(if larger { max } else { min }, acc, x, Rm::Reg(acc), lanes, None);
+                self.asm.evex(compare, nan, x, Rm::Reg(x), lanes, Some(3));
+                self.asm.evex(copy, acc, 0, Rm::Reg(x), Lanes { mask: nan, zero: false }, None);
+            }
+            // PROOF: only `accumulate` is given a fused one, and it has two operands then.
+            How::Fused => {}
+        }
+    }
+
+    /// All copies begin with the identity. What the caller passed is combined at the end: it was written in parts just before
+    /// the call, and a load of the whole would wait for them.
+    fn begin_accumulators(&mut self) {
+        for (n, acc) in self.body.accumulators.iter().enumerate() {
+            for copy in 0..self.unroll {
+                let code = if acc.class.wide() { c::VBROADCASTSD } else { c::VBROADCASTSS };
+                let register = self.accumulator(n as u32, copy);
+                self.asm.evex(code, register, 0, plain(Base::Pool(acc.identity)), ALL, None);
+            }
+        }
+    }
+
+    fn end_accumulators(&mut self) {
+        let first = accumulators_at(self.body.slots);
+        for (n, acc) in self.body.accumulators.iter().enumerate() {
+            let to = self.accumulator(n as u32, 0);
+            let mut stride = 1;
+            while stride < self.unroll {
+                for copy in (0..self.unroll).step_by(2 * stride as usize) {
+                    let (into, from) = (self.accumulator(n as u32, copy), copy + stride);
+                    let from = self.accumulator(n as u32, from);
+                    self.merge(acc.merge, acc.class, into, from, 0);
+                }
+                stride *= 2;
+            }
+            let memory = plain(at(RDI, first + 64 * n as u32));
+            self.asm.evex(c::VMOVUPS, SCRATCH[1], 0, memory, ALL, None);
+            self.merge(acc.merge, acc.class, to, SCRATCH[1], 0);
+            self.asm.evex(c::VMOVUPS_STORE, to, 0, memory, ALL, None);
+        }
+    }
+}

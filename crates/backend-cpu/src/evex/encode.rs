@@ -1,0 +1,279 @@
+//! Machine code of x86-64 as bytes: EVEX instructions on 512-bit registers and masks (AVX-512 F, BW, DQ, VL), the VEX forms of
+//! mask arithmetic, and the few scalar instructions of a loop. Constants are in a pool behind the code and addressed relative
+//! to the instruction pointer, so the code may be placed anywhere. Knows nothing of values and registers in use.
+
+use rustc_hash::FxHashMap;
+
+/// Number of a general register.
+pub(super) type Gpr = u8;
+pub(super) const RAX: Gpr = 0;
+pub(super) const RCX: Gpr = 1;
+pub(super) const RDX: Gpr = 2;
+pub(super) const RSI: Gpr = 6;
+pub(super) const RDI: Gpr = 7;
+
+/// An EVEX or VEX instruction without its operands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Code {
+    /// Map of opcodes: 1 is `0F`, 2 `0F38`, 3 `0F3A`.
+    pub(super) map: u8,
+    /// Prefix: 0 none, 1 `66`, 2 `F3`, 3 `F2`.
+    pub(super) prefix: u8,
+    /// The opcode.
+    pub(super) op: u8,
+    /// The bit W; with EVEX, whether elements have 64 bits.
+    pub(super) w: bool,
+    /// Bytes of an operand in memory that is not broadcast; displacements of 8 bits count in these.
+    pub(super) memory: u8,
+    /// Length of the registers: 0 is 128 bits, 2 is 512.
+    pub(super) length: u8,
+    /// The destination is in the place of the last operand (ModRM.rm) instead of the first.
+    pub(super) reversed: bool,
+    /// The two sources may be exchanged.
+    pub(super) commutes: bool,
+}
+
+/// Where an operand in memory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Base {
+    /// At a general register, perhaps plus another one times `1 << scale`.
+    Gpr { base: Gpr, index: Option<(Gpr, u8)>, displacement: i32 },
+    /// A constant of the pool.
+    Pool(Constant),
+}
+
+/// The last operand (ModRM.rm).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rm {
+    /// A register.
+    Reg(u8),
+    /// Memory; broadcast: one element for all lanes.
+    Mem { base: Base, broadcast: bool },
+}
+
+/// A constant of the pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Constant {
+    /// 32 bits.
+    Narrow(u32),
+    /// 64 bits.
+    Wide(u64),
+    /// Eight lanes of 64 bits: the multiples 0 to 7 of a step.
+    Multiples(i64),
+}
+
+/// The lanes that an instruction writes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Lanes {
+    /// Mask register; 0 is all lanes.
+    pub(super) mask: u8,
+    /// The other lanes become zero instead of keeping their value.
+    pub(super) zero: bool,
+}
+
+/// Condition of a jump: the opcode after `0F`.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Jump {
+    Equal = 0x84,
+    LessOrEqual = 0x8e,
+    Greater = 0x8f,
+}
+
+/// Code under construction.
+#[derive(Default)]
+pub(super) struct Assembler {
+    bytes: Vec<u8>,
+    /// Places of displacements to constants, each with the number of bytes from there to the end of the instruction.
+    uses: Vec<(usize, usize, Constant)>,
+}
+
+impl Assembler {
+    /// An EVEX instruction: destination `reg`, first source `vvvv` (0 where there is none), last operand `rm`.
+    pub(super) fn evex(&mut self, code: Code, reg: u8, vvvv: u8, rm: Rm, lanes: Lanes, imm: Option<u8>) {
+        let (x, b) = match rm {
+            Rm::Reg(r) => (r >> 4 & 1, r >> 3 & 1),
+            Rm::Mem { base: Base::Gpr { base, index, .. }, .. } => {
+                (index.map_or(0, |(i, _)| i >> 3 & 1), base >> 3 & 1)
+            }
+            Rm::Mem { base: Base::Pool(_), .. } => (0, 0),
+        };
+        let broadcast = matches!(rm, Rm::Mem { broadcast: true, .. });
+        let p0 = (!reg >> 3 & 1) << 7 | (x ^ 1) << 6 | (b ^ 1) << 5 | (!reg >> 4 & 1) << 4 | code.map;
+        let p1 = u8::from(code.w) << 7 | (!vvvv & 15) << 3 | 4 | code.prefix;
+        let p2 = u8::from(lanes.zero) << 7
+            | code.length << 5
+            | u8::from(broadcast) << 4
+            | (!vvvv >> 4 & 1) << 3
+            | lanes.mask;
+        self.bytes.extend_from_slice(&[0x62, p0, p1, p2, code.op]);
+        let unit = match broadcast {
+            true if code.w => 8,
+            true => 4,
+            false => i32::from(code.memory),
+        };
+        self.operand(reg & 7, rm, unit, usize::from(imm.is_some()));
+        self.bytes.extend(imm);
+    }
+
+    /// A VEX instruction of 128 bits (256 where `code.length` is not 0) on registers.
+    pub(super) fn vex(&mut self, code: Code, reg: u8, vvvv: u8, rm: Rm, imm: Option<u8>) {
+        let b = match rm {
+            Rm::Reg(r) => r >> 3 & 1,
+            Rm::Mem { base: Base::Gpr { base, .. }, .. } => base >> 3 & 1,
+            Rm::Mem { .. } => 0,
+        };
+        let first = (!reg >> 3 & 1) << 7 | 1 << 6 | (b ^ 1) << 5 | code.map;
+        let second = u8::from(code.w) << 7 | (!vvvv & 15) << 3 | u8::from(code.length > 0) << 2 | code.prefix;
+        self.bytes.extend_from_slice(&[0xc4, first, second, code.op]);
+        self.operand(reg & 7, rm, 0, usize::from(imm.is_some()));
+        self.bytes.extend(imm);
+    }
+
+    /// ModRM and what belongs to it. `unit`: bytes that a displacement of 8 bits counts in; 0: always 32 bits.
+    fn operand(&mut self, reg: u8, rm: Rm, unit: i32, after: usize) {
+        let reg = reg << 3;
+        match rm {
+            Rm::Reg(r) => self.bytes.push(0xc0 | reg | r & 7),
+            Rm::Mem { base: Base::Pool(constant), .. } => {
+                self.bytes.push(reg | 5);
+                self.uses.push((self.bytes.len(), 4 + after, constant));
+                self.bytes.extend_from_slice(&[0; 4]);
+            }
+            Rm::Mem { base: Base::Gpr { base, index, displacement }, .. } => {
+                let short = (unit > 0 && displacement % unit == 0).then(|| displacement / unit);
+                let short = short.and_then(|d| i8::try_from(d).ok());
+                let mode = if short.is_some() { 0x40 } else { 0x80 };
+                match index {
+                    Some((index, scale)) => {
+                        self.bytes.push(mode | reg | 4);
+                        self.bytes.push(scale << 6 | (index & 7) << 3 | base & 7);
+                    }
+                    None => self.bytes.push(mode | reg | base & 7),
+                }
+                match short {
+                    Some(d) => self.bytes.push(d as u8),
+                    None => self.bytes.extend_from_slice(&displacement.to_le_bytes()),
+                }
+            }
+        }
+    }
+
+    /// `to = [base + displacement]`, 64 bits.
+    pub(super) fn load(&mut self, to: Gpr, base: Gpr, displacement: i32) {
+        self.bytes.extend_from_slice(&[
+            0x48 | to >> 3 << 2 | base >> 3,
+            0x8b,
+            0x80 | (to & 7) << 3 | base & 7,
+        ]);
+        self.bytes.extend_from_slice(&displacement.to_le_bytes());
+    }
+    /// `to += [base + displacement]`, 64 bits.
+    pub(super) fn add_load(&mut self, to: Gpr, base: Gpr, displacement: i32) {
+        self.bytes.extend_from_slice(&[
+            0x48 | to >> 3 << 2 | base >> 3,
+            0x03,
+            0x80 | (to & 7) << 3 | base & 7,
+        ]);
+        self.bytes.extend_from_slice(&displacement.to_le_bytes());
+    }
+    /// `to = base + displacement`, 64 bits.
+    pub(super) fn lea(&mut self, to: Gpr, base: Gpr, displacement: i32) {
+        self.bytes.extend_from_slice(&[
+            0x48 | to >> 3 << 2 | base >> 3,
+            0x8d,
+            0x80 | (to & 7) << 3 | base & 7,
+        ]);
+        self.bytes.extend_from_slice(&displacement.to_le_bytes());
+    }
+    /// `to *= by`, 64 bits.
+    pub(super) fn multiply(&mut self, to: Gpr, by: i32) {
+        self.bytes.extend_from_slice(&[0x48 | to >> 3 << 2 | to >> 3, 0x69, 0xc0 | (to & 7) << 3 | to & 7]);
+        self.bytes.extend_from_slice(&by.to_le_bytes());
+    }
+    /// Compares two registers of 64 bits.
+    pub(super) fn compare(&mut self, a: Gpr, b: Gpr) {
+        self.bytes.extend_from_slice(&[0x48 | b >> 3 << 2 | a >> 3, 0x39, 0xc0 | (b & 7) << 3 | a & 7]);
+    }
+    /// `a -= b`, 64 bits; sets the flags.
+    pub(super) fn subtract(&mut self, a: Gpr, b: Gpr) {
+        self.bytes.extend_from_slice(&[0x48 | b >> 3 << 2 | a >> 3, 0x29, 0xc0 | (b & 7) << 3 | a & 7]);
+    }
+    /// `to = value`, 32 bits, zero-extended; one of the first eight registers.
+    pub(super) fn set(&mut self, to: Gpr, value: u32) {
+        self.bytes.push(0xb8 | to & 7);
+        self.bytes.extend_from_slice(&value.to_le_bytes());
+    }
+    /// `vzeroupper` and a return.
+    pub(super) fn leave(&mut self) {
+        self.bytes.extend_from_slice(&[0xc5, 0xf8, 0x77, 0xc3]);
+    }
+
+    /// A jump forwards, to the place that [`Assembler::land`] is called at.
+    pub(super) fn jump(&mut self, when: Jump) -> usize {
+        self.bytes.extend_from_slice(&[0x0f, when as u8, 0, 0, 0, 0]);
+        self.bytes.len()
+    }
+    /// Makes a jump lead here.
+    pub(super) fn land(&mut self, jump: usize) {
+        let distance = (self.bytes.len() - jump) as i32;
+        self.bytes[jump - 4..jump].copy_from_slice(&distance.to_le_bytes());
+    }
+    /// A jump backwards to a place that [`Assembler::here`] gave.
+    pub(super) fn jump_back(&mut self, when: Jump, to: usize) {
+        let distance = to as i32 - (self.bytes.len() as i32 + 6);
+        self.bytes.extend_from_slice(&[0x0f, when as u8]);
+        self.bytes.extend_from_slice(&distance.to_le_bytes());
+    }
+    /// The present place, moved to a multiple of 32 bytes by instructions that do nothing.
+    pub(super) fn here(&mut self) -> usize {
+        const NOPS: [&[u8]; 8] = [
+            &[0x90],
+            &[0x66, 0x90],
+            &[0x0f, 0x1f, 0x00],
+            &[0x0f, 0x1f, 0x40, 0x00],
+            &[0x0f, 0x1f, 0x44, 0x00, 0x00],
+            &[0x66, 0x0f, 0x1f, 0x44, 0x00, 0x00],
+            &[0x0f, 0x1f, 0x80, 0, 0, 0, 0],
+            &[0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0],
+        ];
+        while !self.bytes.len().is_multiple_of(32) {
+            let missing = 32 - self.bytes.len() % 32;
+            self.bytes.extend_from_slice(NOPS[missing.min(8) - 1]);
+        }
+        self.bytes.len()
+    }
+
+    /// The code with its pool. It must be placed at a multiple of 64 bytes.
+    pub(super) fn finish(mut self) -> Vec<u8> {
+        let size = |c: &Constant| match c {
+            Constant::Multiples(_) => 64,
+            Constant::Wide(_) => 8,
+            Constant::Narrow(_) => 4,
+        };
+        let mut order: Vec<Constant> = self.uses.iter().map(|u| u.2).collect();
+        // Largest first, so that each is aligned to its size.
+        order.sort_by_key(|c| std::cmp::Reverse(size(c)));
+        if !order.is_empty() {
+            self.bytes.resize(self.bytes.len().next_multiple_of(64), 0xcc);
+        }
+        let mut places: FxHashMap<Constant, usize> = FxHashMap::default();
+        for constant in order {
+            if places.contains_key(&constant) {
+                continue;
+            }
+            places.insert(constant, self.bytes.len());
+            match constant {
+                Constant::Narrow(bits) => self.bytes.extend_from_slice(&bits.to_le_bytes()),
+                Constant::Wide(bits) => self.bytes.extend_from_slice(&bits.to_le_bytes()),
+                Constant::Multiples(step) => {
+                    (0..8i64).for_each(|k| self.bytes.extend_from_slice(&k.wrapping_mul(step).to_le_bytes()));
+                }
+            }
+        }
+        for (at, rest, constant) in self.uses {
+            let distance = places[&constant] as i32 - (at + rest) as i32;
+            self.bytes[at..at + 4].copy_from_slice(&distance.to_le_bytes());
+        }
+        self.bytes
+    }
+}

@@ -1,0 +1,568 @@
+//! Lowers the bodies of stages to the step of a leaf: values that do not vary along the axis and addresses become arguments,
+//! which the surrounding function computes before the loop. Where the axis is an outer loop, the loops of a stage itself (the
+//! window of a pooling) are unrolled if they are short: each turn of them is a copy of the body with its own numbers.
+
+use ir_core::{Atom, DType, Scalar, SymExpr};
+use kernel_ir::{AccId, ReduceOp, ScalarOp, StoreMode, Val};
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use super::build::{Build, by_width};
+use super::codes as c;
+use super::emit::{Machine, emit};
+use super::encode::Constant;
+use super::ir::{Accumulator, How, Inst, Invariant, Place, V};
+use crate::math::{Halves, Lanes};
+use crate::vir::{Access, Along, Class, VInst, VKernel, VKind, VStage, round_16};
+
+/// Bodies with more instructions are not lowered: their registers would be in memory most of the time.
+const MOST: usize = 1000;
+
+/// Stages with more turns of their loops are not lowered.
+const MOST_TURNS: i64 = 64;
+
+/// The registers of one value: one, or two for lanes of 64 bits.
+pub(super) type Regs = SmallVec<[V; 2]>;
+
+/// One execution of a stage's body at a point of the axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Turn {
+    pub(crate) stage: usize,
+    /// Number of the turn of the stage's loops, where they are unrolled.
+    pub(crate) number: usize,
+}
+
+/// What the surrounding function passes in a slot. All are those of the loop's first point.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Input {
+    /// The address of an access.
+    Address { turn: Turn, at: Access },
+    /// The address of the template's result.
+    Template,
+    /// A value that does not vary; of a mask 16 equal bits.
+    Value { turn: Turn, value: usize, class: Class },
+    /// An index expression.
+    Index { turn: Turn, expr: SymExpr },
+}
+
+impl Input {
+    /// The turn whose values it depends on.
+    pub(crate) fn turn(&self) -> Option<Turn> {
+        match self {
+            Input::Address { turn, .. } | Input::Value { turn, .. } | Input::Index { turn, .. } => {
+                Some(*turn)
+            }
+            Input::Template => None,
+        }
+    }
+}
+
+/// The loop variables of an unrolled stage at a turn.
+pub(crate) fn variables(stage: &VStage, number: usize) -> Vec<(u32, i64)> {
+    let mut rest = number as i64;
+    let mut all: Vec<(u32, i64)> = Vec::new();
+    for d in stage.loops.iter().rev() {
+        let n = d.extent.as_const().unwrap_or(1).max(1);
+        all.push((d.var, rest % n));
+        rest /= n;
+    }
+    all
+}
+
+/// A leaf and how it is called.
+pub(crate) struct Leaf {
+    pub(crate) machine: Machine,
+    /// What each slot of the arguments holds.
+    pub(crate) inputs: Vec<Input>,
+    /// The stages' own loops are unrolled in it.
+    pub(crate) unrolled: bool,
+    /// The accumulators of the reductions, each with its class, in the order of their registers.
+    pub(crate) accumulators: Vec<(AccId, Class)>,
+}
+
+/// The leaf of a loop over `axis` around the bodies of `stages`; `None` where one has an instruction without a lowering.
+pub(crate) fn leaf(kernel: &VKernel, stages: &[usize], axis: u32) -> Option<Leaf> {
+    let mut lower = Lower {
+        b: Build::default(),
+        kernel,
+        axis,
+        turn: Turn { stage: 0, number: 0 },
+        variables: Vec::new(),
+        moving: Vec::new(),
+        made: FxHashMap::default(),
+        results: FxHashMap::default(),
+        inputs: Vec::new(),
+        accumulators: Vec::new(),
+    };
+    let unrolled = kernel.outer_axis.is_some();
+    for &stage in stages {
+        lower.stage(stage, if unrolled { turns(&kernel.stages[stage])? } else { 1 })?;
+    }
+    lower.no_stale_arguments(stages)?;
+    let mut body = lower.b.body;
+    prune(&mut body.insts, body.values);
+    body.slots = lower.inputs.len() as u32;
+    let fits = !body.insts.is_empty() && body.insts.len() <= MOST;
+    fits.then(|| Leaf {
+        machine: emit(&body),
+        inputs: lower.inputs,
+        unrolled,
+        accumulators: lower.accumulators,
+    })
+}
+
+/// Turns of a stage's loops, if they are few.
+fn turns(stage: &VStage) -> Option<usize> {
+    let mut all = 1i64;
+    for d in &stage.loops {
+        all = all.checked_mul(d.extent.as_const()?.max(0))?;
+    }
+    (1..=MOST_TURNS).contains(&all).then_some(all as usize)
+}
+
+/// For each instruction whether it is made anew in each turn of the stage's loops.
+fn moving(stage: &VStage) -> Vec<bool> {
+    let mut out: Vec<bool> = Vec::with_capacity(stage.insts.len());
+    for inst in &stage.insts {
+        let on_loops = |e: &SymExpr| {
+            e.any_leaf(|a| matches!(a, Atom::Loop(v) if stage.loops.iter().any(|d| d.var == *v)))
+        };
+        let mut moves = match &inst.kind {
+            VKind::Store { .. } | VKind::Reduce { .. } => true,
+            VKind::Load { at, .. } => !at.read_only,
+            _ => false,
+        };
+        moves |= inst.kind.expr().is_some_and(on_loops);
+        inst.kind.for_each_val(&mut |v| moves |= out[v.0 as usize]);
+        out.push(moves);
+    }
+    out
+}
+
+/// Removes instructions whose result nothing uses.
+fn prune(insts: &mut Vec<Inst>, values: u32) {
+    let mut used = vec![false; values as usize];
+    let mut kept: Vec<Inst> = Vec::with_capacity(insts.len());
+    for inst in insts.iter().rev() {
+        if inst.def().is_none_or(|d| used[d.id as usize]) {
+            inst.uses().iter().for_each(|v| used[v.id as usize] = true);
+            kept.push(*inst);
+        }
+    }
+    kept.reverse();
+    *insts = kept;
+}
+
+pub(super) struct Lower<'k> {
+    pub(super) b: Build,
+    kernel: &'k VKernel,
+    axis: u32,
+    turn: Turn,
+    /// The loop variables of the present turn.
+    variables: Vec<(u32, i64)>,
+    /// The values of the present stage that are made anew in each turn.
+    moving: Vec<bool>,
+    made: FxHashMap<(Turn, usize), Regs>,
+    /// Reductions over unrolled loops.
+    results: FxHashMap<AccId, Regs>,
+    inputs: Vec<Input>,
+    accumulators: Vec<(AccId, Class)>,
+}
+
+impl<'k> Lower<'k> {
+    fn body(&self) -> &'k [VInst] {
+        &self.kernel.stages[self.turn.stage].insts
+    }
+
+    /// All turns of a stage.
+    fn stage(&mut self, stage: usize, turns: usize) -> Option<()> {
+        let all = &self.kernel.stages[stage];
+        self.moving = moving(all);
+        for number in 0..turns {
+            self.turn = Turn { stage, number };
+            self.variables =
+                if self.kernel.outer_axis.is_some() { variables(all, number) } else { Vec::new() };
+            for (n, inst) in all.insts.iter().enumerate() {
+                if inst.varies && self.turn_of(n) == self.turn {
+                    self.inst(n, inst)?;
+                }
+            }
+            // More than this would be refused at the end, after all the work.
+            if self.b.body.insts.len() > 2 * MOST {
+                return None;
+            }
+        }
+        Some(())
+    }
+
+    /// The turn that a value of the present stage is of: the first, if it is the same in all.
+    fn turn_of(&self, n: usize) -> Turn {
+        if self.moving[n] { self.turn } else { Turn { number: 0, ..self.turn } }
+    }
+
+    /// An expression at the present turn.
+    fn here(&self, e: &SymExpr) -> SymExpr {
+        if self.variables.is_empty() {
+            return e.clone();
+        }
+        e.subst(&|a| match a {
+            Atom::Loop(v) => {
+                let (_, x) = self.variables.iter().find(|(var, _)| var == v)?;
+                Some(SymExpr::from_i64(*x))
+            }
+            _ => None,
+        })
+    }
+    fn dtype(&self, v: Val) -> DType {
+        self.body()[v.0 as usize].dtype
+    }
+
+    /// An argument must not be an element that the loop itself writes, in whichever buffer: several may be one memory.
+    fn no_stale_arguments(&self, stages: &[usize]) -> Option<()> {
+        let insts = || stages.iter().flat_map(|s| &self.kernel.stages[*s].insts);
+        let stores = insts().any(|i| matches!(i.kind, VKind::Store { .. }));
+        let changes = |i: &VInst| matches!(&i.kind, VKind::Load { at, .. } if !i.varies && !at.read_only);
+        let stale = stores && insts().any(changes);
+        (!stale).then_some(())
+    }
+
+    /// The slot of an input.
+    fn slot(&mut self, input: Input) -> u32 {
+        let same = |i: &Input| match (i, &input) {
+            (Input::Address { turn: s, at: x }, Input::Address { turn: t, at: y }) => {
+                let fixed = |e: &SymExpr| !e.any_leaf(|a| matches!(a, Atom::Value(_)));
+                x.root == y.root
+                    && x.address == y.address
+                    && x.dtype.size() == y.dtype.size()
+                    && (s == t || fixed(&x.address))
+            }
+            (x, y) => x == y,
+        };
+        let known = self.inputs.iter().position(same);
+        known.unwrap_or_else(|| {
+            self.inputs.push(input);
+            self.inputs.len() - 1
+        }) as u32
+    }
+
+    /// A value of the present stage.
+    pub(super) fn get(&mut self, v: Val) -> Option<Regs> {
+        let key = (self.turn_of(v.0 as usize), v.0 as usize);
+        if let Some(regs) = self.made.get(&key) {
+            return Some(regs.clone());
+        }
+        let inst = &self.body()[key.1];
+        if inst.varies {
+            return None;
+        }
+        let regs = match &inst.kind {
+            VKind::Const(number) => self.constant(inst.dtype, *number),
+            _ => {
+                let class = Class::of(inst.dtype);
+                let slot = self.slot(Input::Value { turn: key.0, value: key.1, class });
+                match class {
+                    Class::Mask => {
+                        let d = self.b.value(Class::Mask);
+                        self.b.push(Inst::MaskArgument { d, slot });
+                        Regs::from_elem(d, 1)
+                    }
+                    _ => self.copies(class, |b| b.invariant(Invariant::Argument(slot), class)),
+                }
+            }
+        };
+        self.made.insert(key, regs.clone());
+        Some(regs)
+    }
+
+    fn copies(&mut self, class: Class, make: impl Fn(&mut Build) -> V) -> Regs {
+        let v = make(&mut self.b);
+        Regs::from_elem(v, if class.wide() { 2 } else { 1 })
+    }
+
+    /// A number in all lanes.
+    pub(super) fn constant(&mut self, dtype: DType, number: Scalar) -> Regs {
+        let class = Class::of(dtype);
+        match class {
+            Class::Mask => {
+                let zero = self.b.i32(0);
+                let cc = cranelift_codegen::ir::condcodes::IntCC::Equal;
+                let all = self.b.icmp(cc, zero, zero);
+                let none = self.b.xor(all, all);
+                Regs::from_elem(if number.as_bool() { all } else { none }, 1)
+            }
+            _ => match bits(dtype, number) {
+                Constant::Wide(bits) => self.copies(class, |b| b.wide(bits, class)),
+                Constant::Narrow(bits) => self.copies(class, |b| b.narrow(bits, class)),
+                Constant::Multiples(_) => Regs::new(),
+            },
+        }
+    }
+
+    fn inst(&mut self, n: usize, inst: &'k VInst) -> Option<()> {
+        let regs = match &inst.kind {
+            VKind::Load { at, mask } => self.load(at, *mask)?,
+            VKind::Store { at, value, mask, mode: StoreMode::Write } => return self.store(at, *value, *mask),
+            VKind::Op { op, args } => {
+                let operand = args.last().map_or(inst.dtype, |v| self.dtype(*v));
+                let regs = args.iter().map(|v| self.get(*v)).collect::<Option<SmallVec<[Regs; 3]>>>()?;
+                match self.number_of(*op, operand, args) {
+                    Some(k) => self.clamp_by(*op, &regs[k], &regs[1 - k]),
+                    None => self.op(*op, operand, &regs)?,
+                }
+            }
+            VKind::Cast(v) => {
+                let (from, x) = (self.dtype(*v), self.get(*v)?);
+                self.cast(from, inst.dtype, &x)?
+            }
+            VKind::Bitcast(v) => {
+                let (from, x) = (self.dtype(*v), self.get(*v)?);
+                self.bitcast(from, inst.dtype, &x)?
+            }
+            VKind::Index(e) => self.index(e)?,
+            VKind::Template => {
+                let slot = self.slot(Input::Template);
+                self.load_plain(DType::F32, Place { slot, scale: 2, part: 0, offset: 0 }, None)
+            }
+            VKind::Reduce { acc, value, position: None } => {
+                return match self.kernel.outer_axis {
+                    Some(_) => self.reduce_turn(*acc, *value),
+                    None => self.reduce(*acc, *value),
+                };
+            }
+            VKind::Acc(acc) => self.results.get(acc)?.clone(),
+            VKind::Const(_)
+            | VKind::Store { .. }
+            | VKind::Check { .. }
+            | VKind::Reduce { .. }
+            | VKind::Scan { .. } => return None,
+        };
+        self.made.insert((self.turn, n), regs);
+        Some(())
+    }
+
+    /// Which operand of a float minimum or maximum is a constant that is not NaN.
+    fn number_of(&self, op: ScalarOp, dtype: DType, args: &[Val]) -> Option<usize> {
+        if !matches!(op, ScalarOp::Min | ScalarOp::Max) || !dtype.is_float() {
+            return None;
+        }
+        let body = self.body();
+        let number = |v: &Val| matches!(body[v.0 as usize].kind, VKind::Const(c) if !c.as_f64().is_nan());
+        args.iter().position(number)
+    }
+
+    /// An index expression that is evenly spaced along the axis.
+    fn index(&mut self, e: &SymExpr) -> Option<Regs> {
+        let e = self.here(e);
+        let (step, rest) = e.affine_in(&Atom::Loop(self.axis))?;
+        let step = i32::try_from(step.as_const()?).ok()?;
+        self.fixed(&rest)?;
+        let slot = self.slot(Input::Index { turn: self.turn, expr: e });
+        let mut lanes = |part| {
+            let d = self.b.value(Class::I64);
+            self.b.push(Inst::Index { d, slot, step, part });
+            d
+        };
+        Some(Regs::from_slice(&[lanes(0), lanes(1)]))
+    }
+
+    /// Whether an expression has one value for all points.
+    fn fixed(&self, e: &SymExpr) -> Option<()> {
+        let body = self.body();
+        let moves = e.any_leaf(|a| match a {
+            Atom::Loop(v) => *v == self.axis,
+            Atom::Value(n) => body[*n as usize].varies,
+            _ => false,
+        });
+        (!moves).then_some(())
+    }
+
+    // Memory.
+
+    /// The first place and, if there is one, the mask of an access to neighbouring elements. Accesses that are constant
+    /// distances apart share an address.
+    fn access(&mut self, at: &Access, mask: Option<Val>) -> Option<(Place, Option<V>)> {
+        if at.along != Along::Unit {
+            return None;
+        }
+        let mask = match mask {
+            Some(m) => Some(self.get(m)?[0]),
+            None => None,
+        };
+        let address = self.here(&at.address);
+        let apart = address.terms().1;
+        let bytes = apart.checked_mul(at.dtype.size() as i64).and_then(|b| i32::try_from(b).ok());
+        // Displacements of further steps are added to it.
+        let bytes = bytes.filter(|b| b.unsigned_abs() < 1 << 30);
+        let (apart, offset) = bytes.map_or((0, 0), |bytes| (apart, bytes));
+        let at = Access { address: address - SymExpr::from_i64(apart), ..at.clone() };
+        let scale = at.dtype.size().trailing_zeros() as u8;
+        let slot = self.slot(Input::Address { turn: self.turn, at });
+        Some((Place { slot, scale, part: 0, offset }, mask))
+    }
+
+    fn load(&mut self, at: &Access, mask: Option<Val>) -> Option<Regs> {
+        let (place, mask) = self.access(at, mask)?;
+        Some(self.load_plain(at.dtype, place, mask))
+    }
+
+    fn load_plain(&mut self, dtype: DType, first: Place, mask: Option<V>) -> Regs {
+        let class = Class::of(dtype);
+        let place = |part| Place { part, ..first };
+        if class == Class::Mask {
+            let d = self.b.value(class);
+            self.b.push(Inst::LoadMask { d, at: place(0), mask });
+            return Regs::from_elem(d, 1);
+        }
+        let code = match dtype {
+            DType::F64 | DType::I64 | DType::C64 | DType::C128 => c::VMOVUPD,
+            DType::F32 | DType::I32 | DType::Bool => c::VMOVUPS,
+            DType::BF16 => c::VPMOVZXWD,
+            DType::F16 => c::VCVTPH2PS,
+            DType::I16 => c::VPMOVSXWD,
+            DType::U8 => c::VPMOVZXBD,
+            DType::I8 => c::VPMOVSXBD,
+        };
+        let parts = if class.wide() { 2 } else { 1 };
+        let mut regs = Regs::new();
+        for part in 0..parts {
+            let mask = mask.map(|m| self.mask_part(m, part));
+            let d = self.b.value(class);
+            self.b.push(Inst::Load { code, d, at: place(part), mask });
+            regs.push(if dtype == DType::BF16 {
+                self.b.bf16_to_f32(V { class: Class::I32, ..d })
+            } else {
+                d
+            });
+        }
+        regs
+    }
+
+    /// The eight lanes of a mask that belong to a register of 64-bit lanes.
+    pub(super) fn mask_part(&mut self, mask: V, part: u8) -> V {
+        if part == 0 { mask } else { self.b.mask_one(c::KSHIFTRW, mask, Some(8)) }
+    }
+
+    fn store(&mut self, at: &Access, value: Val, mask: Option<Val>) -> Option<()> {
+        let regs = self.get(value)?;
+        let class = Class::of(at.dtype);
+        if Class::of(self.dtype(value)) != class {
+            return None;
+        }
+        let (first, mask) = self.access(at, mask)?;
+        let place = |part| Place { part, ..first };
+        if class == Class::Mask {
+            self.b.push(Inst::StoreMask { value: regs[0], at: place(0), mask });
+            return Some(());
+        }
+        let (code, imm) = match at.dtype {
+            DType::F64 | DType::I64 | DType::C64 | DType::C128 => (c::VMOVUPD_STORE, None),
+            DType::F32 | DType::I32 | DType::Bool => (c::VMOVUPS_STORE, None),
+            DType::BF16 | DType::I16 => (c::VPMOVDW, None),
+            // 0: to nearest even, whatever the control register says.
+            DType::F16 => (c::VCVTPS2PH, Some(0)),
+            DType::U8 | DType::I8 => (c::VPMOVDB, None),
+        };
+        for (part, &value) in regs.iter().enumerate() {
+            let value = if at.dtype == DType::BF16 { self.b.f32_to_bf16(value) } else { value };
+            let mask = mask.map(|m| self.mask_part(m, part as u8));
+            self.b.push(Inst::Store { code, value, at: place(part as u8), mask, imm });
+        }
+        Some(())
+    }
+
+    // Reductions.
+
+    /// A reduction over unrolled loops: its lanes are those of the axis, so it is a value like any other.
+    fn reduce_turn(&mut self, acc: AccId, value: Val) -> Option<()> {
+        let decl = self.kernel.accs[acc.0 as usize].clone();
+        let class = Class::of(decl.dtype);
+        if Class::of(self.dtype(value)) != class {
+            return None;
+        }
+        let old = match self.results.get(&acc) {
+            Some(old) => old.clone(),
+            None => self.constant(decl.dtype, decl.op.identity(decl.dtype)),
+        };
+        let new = match self.factors(decl.op, decl.dtype, value) {
+            Some((x, y)) => {
+                let (x, y) = (self.get(x)?, self.get(y)?);
+                (0..old.len()).map(|n| self.b.mul_add(x[n], y[n], old[n])).collect()
+            }
+            None => {
+                let x = self.get(value)?;
+                self.op(decl.op.combine()?, decl.dtype, &[old, x])?
+            }
+        };
+        self.results.insert(acc, new);
+        Some(())
+    }
+
+    fn reduce(&mut self, acc: AccId, value: Val) -> Option<()> {
+        let decl = &self.kernel.accs[acc.0 as usize];
+        let class = Class::of(decl.dtype);
+        // Narrower integers would have to wrap at each step.
+        let whole = decl.dtype.is_float() || matches!(decl.dtype, DType::I32 | DType::I64);
+        if !whole || Class::of(self.dtype(value)) != class {
+            return None;
+        }
+        let merge = how(decl.op, class)?;
+        let first = self.b.body.accumulators.len() as u32;
+        if self.accumulators.iter().any(|(a, _)| *a == acc) {
+            return None;
+        }
+        self.accumulators.push((acc, class));
+        let identity = bits(decl.dtype, decl.op.identity(decl.dtype));
+        let factors = self.factors(decl.op, decl.dtype, value);
+        let (how, operands) = match factors {
+            Some((x, y)) => (How::Fused, (self.get(x)?, Some(self.get(y)?))),
+            None => (merge, (self.get(value)?, None)),
+        };
+        for part in 0..if class.wide() { 2u8 } else { 1 } {
+            self.b.body.accumulators.push(Accumulator { class, identity, merge, part });
+            let n = usize::from(part);
+            let (a, b) = (operands.0[n], operands.1.as_ref().map(|b| b[n]));
+            self.b.push(Inst::Accumulate { accumulator: first + u32::from(part), how, a, b });
+        }
+        Some(())
+    }
+
+    /// The factors, where a float sum adds a product.
+    fn factors(&self, op: ReduceOp, dtype: DType, value: Val) -> Option<(Val, Val)> {
+        match &self.body()[value.0 as usize].kind {
+            VKind::Op { op: ScalarOp::Mul, args } if op == ReduceOp::Sum && dtype.is_float() => {
+                Some((args[0], args[1]))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A number's bits in a lane.
+fn bits(dtype: DType, number: Scalar) -> Constant {
+    match Class::of(dtype) {
+        Class::F32 => Constant::Narrow(round_16(dtype, number.as_f64() as f32).to_bits()),
+        Class::F64 => Constant::Wide(number.as_f64().to_bits()),
+        Class::I32 | Class::Mask => Constant::Narrow(dtype.wrap(number.as_i64()) as u32),
+        Class::I64 => Constant::Wide(number.as_i64() as u64),
+    }
+}
+
+/// The instructions of a reduction that keeps no position.
+fn how(op: ReduceOp, class: Class) -> Option<How> {
+    let float = matches!(class, Class::F32 | Class::F64);
+    let two = |narrow, wide| Some(How::Two(by_width(class, narrow, wide)));
+    match op {
+        ReduceOp::Max | ReduceOp::Min if float => Some(How::Extremum { larger: op == ReduceOp::Max }),
+        ReduceOp::Sum if float => two(c::VADDPS, c::VADDPD),
+        ReduceOp::Prod if float => two(c::VMULPS, c::VMULPD),
+        _ if float || class == Class::Mask => None,
+        ReduceOp::Sum => two(c::VPADDD, c::VPADDQ),
+        ReduceOp::Prod => two(c::VPMULLD, c::VPMULLQ),
+        ReduceOp::Max => two(c::VPMAXSD, c::VPMAXSQ),
+        ReduceOp::Min => two(c::VPMINSD, c::VPMINSQ),
+        ReduceOp::Any => two(c::VPORD, c::VPORQ),
+        ReduceOp::All => two(c::VPANDD, c::VPANDQ),
+        ReduceOp::Xor => two(c::VPXORD, c::VPXORQ),
+        ReduceOp::ArgMax | ReduceOp::ArgMin => None,
+    }
+}
