@@ -7,8 +7,8 @@ graph "g" {
 
   %a: f32[2] = prims.neg(%x)
   %b: f32[2] = prims.neg(%x)
-  %all: f32[2] = prims.all_reduce(%a, "sum", "tp")
-  %other: f32[2] = prims.all_reduce(%b, "sum", "tp")
+  %all: f32[2] = prims.all_reduce(%a, "sum", "self")
+  %other: f32[2] = prims.all_reduce(%b, "sum", "self")
   %c: f32[2] = prims.mul(%all, %other)
   return %c
 }
@@ -20,8 +20,8 @@ graph "g" {
 #   %x: f32[2] = input "x"
 #
 #   %a: f32[2] = prims.neg(%x)
-#   %all: f32[2] = prims.all_reduce(%a, "sum", "tp")
-#   %other: f32[2] = prims.all_reduce(%a, "sum", "tp")
+#   %all: f32[2] = prims.all_reduce(%a, "sum", "self")
+#   %other: f32[2] = prims.all_reduce(%a, "sum", "self")
 #   %c: f32[2] = prims.mul(%all, %other)
 #   return %c
 # }

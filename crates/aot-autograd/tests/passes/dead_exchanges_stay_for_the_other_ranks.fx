@@ -5,7 +5,7 @@ fx 1.0
 graph "g" {
   %x: f32[2] = input "x"
 
-  %all: f32[2] = prims.all_reduce(%x, "sum", "tp")
+  %all: f32[2] = prims.all_reduce(%x, "sum", "self")
   %y: f32[2] = prims.neg(%x)
   return %y
 }
@@ -16,7 +16,7 @@ graph "g" {
 # graph "g" {
 #   %x: f32[2] = input "x"
 #
-#   %all: f32[2] = prims.all_reduce(%x, "sum", "tp")
+#   %all: f32[2] = prims.all_reduce(%x, "sum", "self")
 #   %y: f32[2] = prims.neg(%x)
 #   return %y
 # }
