@@ -43,8 +43,8 @@ fn alone() -> Options {
     Options::new().threads(1).cache(Cache::Off).seed(3)
 }
 
-fn training_case(name: &str) -> Option<Program> {
-    let mut zip = Cases::open(&corpus()?.join(format!("train/{name}.zip"))).unwrap();
+fn golden(name: &str) -> Option<Program> {
+    let mut zip = Cases::open(&corpus()?.join(format!("{name}.zip"))).unwrap();
     let archive = zip.archive(&zip.names()[0]).unwrap();
     Some(Program::from_bytes(archive).unwrap())
 }
@@ -86,7 +86,7 @@ const RATE: f64 = 0.02;
 const MESHES: [&str; 4] = ["dp=2", "tp=2", "fsdp=2", "dp=2,tp=2"];
 
 fn forward_on_meshes(name: &str) {
-    let Some(program) = training_case(name) else { return };
+    let Some(program) = golden(name) else { return };
     let given = inputs(&program);
     let expected = program.compile(&alone()).unwrap().call(&given).unwrap();
     for mesh in MESHES {
@@ -128,7 +128,7 @@ fn assert_bounded(what: &str, got: &Tensor, expected: &Tensor, most: f64) {
 }
 
 fn training_on_meshes(name: &str, train: &TrainOptions, normalised: bool) {
-    let Some(program) = training_case(name) else { return };
+    let Some(program) = golden(name) else { return };
     let given = inputs(&program);
     let run = |options: &Options| {
         let mut step = program.train_step(train, options).unwrap_or_else(|e| panic!("{name}: {e}"));
@@ -162,24 +162,28 @@ fn training_on_meshes(name: &str, train: &TrainOptions, normalised: bool) {
 
 #[test]
 fn forward_of_golden_networks() {
-    ["mlp", "gpt2_tiny", "bert_tiny", "vit_tiny", "dlrm"].into_iter().for_each(forward_on_meshes);
+    ["train/mlp", "train/gpt2_tiny", "train/bert_tiny", "train/vit_tiny", "train/dlrm"]
+        .into_iter()
+        .for_each(forward_on_meshes);
 }
 
 #[test]
 fn forward_of_convolutions_and_recurrences() {
-    ["resnet18_narrow", "lstm", "gcn", "mobilenet_v2"].into_iter().for_each(forward_on_meshes);
+    ["train/resnet18_narrow", "train/lstm", "train/gcn", "train/mobilenet_v2"]
+        .into_iter()
+        .for_each(forward_on_meshes);
 }
 
 #[test]
-fn forward_of_upsampling_and_depthwise_convolutions() {
-    ["unet", "convnext_tiny2"].into_iter().for_each(forward_on_meshes);
+fn forward_of_upsampling_depthwise_convolutions_and_a_decoder() {
+    ["train/unet", "train/convnext_tiny2", "hf/LlamaForCausalLM"].into_iter().for_each(forward_on_meshes);
 }
 
 #[test]
 fn training_steps_with_momentum() {
     let sgd =
         TrainOptions::new(Optimizer::Sgd(ferroflux::optim::Sgd { momentum: 0.9, ..Default::default() }));
-    ["mlp", "gpt2_tiny", "vit_tiny", "lstm", "gcn", "resnet18_narrow"]
+    ["train/mlp", "train/gpt2_tiny", "train/vit_tiny", "train/lstm", "train/gcn", "train/resnet18_narrow"]
         .into_iter()
         .for_each(|name| training_on_meshes(name, &sgd, false));
 }
@@ -187,12 +191,12 @@ fn training_steps_with_momentum() {
 #[test]
 fn training_steps_with_adam() {
     let adam = TrainOptions::new(adamw());
-    ["mlp", "bert_tiny"].into_iter().for_each(|name| training_on_meshes(name, &adam, true));
+    ["train/mlp", "train/bert_tiny"].into_iter().for_each(|name| training_on_meshes(name, &adam, true));
 }
 
 #[test]
 fn a_snapshot_goes_on_on_another_mesh() {
-    let Some(program) = training_case("mlp") else { return };
+    let Some(program) = golden("train/mlp") else { return };
     let (given, train) = (inputs(&program), TrainOptions::new(adamw()));
     let mut whole = program.train_step(&train, &alone()).unwrap();
     let expected: Vec<f64> = (0..6).map(|_| whole.step(&given, 0.01).unwrap().loss).collect();
@@ -218,7 +222,7 @@ fn a_snapshot_goes_on_on_another_mesh() {
 
 #[test]
 fn what_does_not_fit_is_an_error() {
-    let Some(program) = training_case("mlp") else { return };
+    let Some(program) = golden("train/mlp") else { return };
     let mesh: Mesh = "dp=2".parse().unwrap();
     let wrong = Member::join(&mesh, &Place::new(0, 3, "other"), "cpu").unwrap_err().to_string();
     assert!(wrong.contains("2 ranks") && wrong.contains("3 processes"), "{wrong}");
