@@ -113,8 +113,10 @@ fn training_goes_on_after_ten_deaths_with_more_or_fewer_ranks() {
         }
         deaths += usize::from(died);
         for (rank, (fine, _, error)) in all.iter().enumerate().filter(|(rank, _)| *rank != victim) {
-            let told =
-                error.contains("has left") || error.contains("the ranks meet") || error.contains("is not at");
+            // One that dies before all have met is missed at the end of the time limit.
+            let told = ["has left", "the ranks meet", "is not at", "did not come", "did not connect"]
+                .iter()
+                .any(|what| error.contains(what));
             assert!(*fine || told, "rank {rank} of {mesh} after the death of {victim}:\n{error}");
             assert!(!error.contains("internal error"), "{error}");
         }
