@@ -4,8 +4,10 @@
 //!
 //! Not here: inputs and outputs of a call, whose rows are as the caller has them.
 
-use ir_core::{DType, Shape, SymExpr};
-use kernel_ir::{ArenaPlan, BufId, Matmul, Operand, Program, Step, Storage};
+use ir_core::{Atom, DType, Shape, SymExpr};
+use kernel_ir::{
+    ArenaPlan, BufId, Inst, InstKind, LoopKernel, Matmul, Operand, Program, Step, Storage,
+};
 
 use crate::library::pack::{copy, for_each_step};
 
@@ -18,18 +20,13 @@ const SHORTEST: i64 = 512;
 
 /// Gives the matrices of a program's products rows that begin at multiples of a cache line, where they do not and may.
 pub fn align_rows(program: &mut Program) {
-    let wanted = matrices(program);
-    let mut changed = false;
-    for (buf, row) in wanted {
-        if let Some(plan) = Gap::of(program, buf, row) {
-            plan.apply(program);
-            changed = true;
-        }
-    }
-    if changed {
+    let mut gaps = matrices(program);
+    gaps.retain(|(buf, row)| Gap::of(program, *buf, *row).map(|gap| gap.apply(program)).is_some());
+    if !gaps.is_empty() {
         program.plan = ArenaPlan::of(program);
     }
     let mut steps = std::mem::take(&mut program.steps);
+    for_each_loop(&mut steps, &mut |k| over_gaps(program, k, &gaps));
     let mut copied: Vec<(Operand, Operand)> = Vec::new();
     for_each_product(&mut steps, &mut |k| {
         for operand in [&mut k.a, &mut k.b] {
@@ -68,13 +65,19 @@ fn with_gap(row: i64) -> i64 {
     (row + LINE - 1) / LINE * LINE
 }
 
-/// The buffers in the arena that are operands of products, and have uneven rows, with their lengths.
+/// The buffers in the arena that products read or write, or loops reduce along their rows, and that have uneven rows, with the
+/// rows' lengths.
 fn matrices(program: &Program) -> Vec<(BufId, i64)> {
     let mut found: Vec<(BufId, i64)> = Vec::new();
     for_each_step(&program.steps, &mut |step| {
-        let Step::Matmul(k) = step else { return };
-        for operand in [&k.a, &k.b] {
-            let root = program.root(operand.buf);
+        let counts = match step {
+            Step::Matmul(_) => true,
+            Step::Loop(k) => !k.accs.is_empty(),
+            _ => false,
+        };
+        let (reads, writes) = if counts { step.accesses() } else { Default::default() };
+        for buf in reads.into_iter().chain(writes) {
+            let root = program.root(buf);
             let buffer = &program.buffers[root];
             let row = buffer.sizes.last().and_then(uneven);
             let fits = buffer.storage == Storage::Arena && is_half(program, root) && !program.is_dynamic(root);
@@ -84,6 +87,38 @@ fn matrices(program: &Program) -> Vec<(BufId, i64)> {
         }
     });
     found
+}
+
+/// Lets a loop over elements that writes rows with gaps run over the gaps too, so that it takes whole vectors. What it writes there
+/// is not read.
+fn over_gaps(program: &Program, k: &mut LoopKernel, gaps: &[(BufId, i64)]) {
+    let Some(last) = k.outer.len().checked_sub(1) else { return };
+    let Some(row) = uneven(&k.outer[last]) else { return };
+    let along = SymExpr::loop_var(last as u32);
+    let moves = |e: &SymExpr| e.any_leaf(|l| *l == Atom::Loop(last as u32));
+    let has_gap = |buf: BufId| gaps.contains(&(program.root(buf), row));
+    let by_rows = |buf: BufId, index: &[SymExpr]| {
+        has_gap(buf) && index.split_last().is_some_and(|(at, rest)| *at == along && !rest.iter().any(moves))
+    };
+    let fits = |inst: &Inst| match &inst.kind {
+        InstKind::Load { buf, index, .. } => !index.iter().any(moves) || by_rows(*buf, index),
+        InstKind::Store { buf, index, .. } => by_rows(*buf, index),
+        InstKind::Check { .. } => false,
+        _ => true,
+    };
+    let points = k.accs.is_empty() && k.stages.iter().all(|s| s.inner.is_empty());
+    if points && k.stages.iter().flat_map(|s| &s.insts).all(fits) {
+        k.outer[last] = SymExpr::from_i64(with_gap(row));
+    }
+}
+
+fn for_each_loop(steps: &mut [Step], visit: &mut dyn FnMut(&mut LoopKernel)) {
+    for step in steps {
+        if let Step::Loop(k) = step {
+            visit(k);
+        }
+        step.nested_mut().into_iter().for_each(|list| for_each_loop(list, visit));
+    }
 }
 
 /// The strides of a weight with a gap behind each row; `None` where the operand is no weight or its rows are even.

@@ -21,6 +21,7 @@ mod points;
 mod present;
 mod programs;
 mod reductions;
+mod rows;
 mod steps;
 mod tensor_core;
 mod tiles;

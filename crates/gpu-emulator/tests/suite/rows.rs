@@ -1,0 +1,92 @@
+//! Matrices of 16-bit numbers whose rows are not whole vectors: values in the arena and weights get a gap behind each row, which
+//! nothing reads. And sums along a few rows, behind which each element is looked at.
+#![allow(clippy::unwrap_used)] // a failing test may panic
+
+use crate::checked::{agrees, floats, ints};
+use crate::common::{Case, emulator};
+use fx_ir::Arg;
+use gpu_codegen::Target;
+use ir_core::DType;
+
+use DType::{BF16, F16, F32};
+
+/// The texts of all candidates.
+fn texts(c: &mut Case) -> String {
+    let program = c.program();
+    let modules = gpu_runtime::modules(&program, &Target::HOPPER).unwrap();
+    modules.into_iter().map(|m| m.kernels).collect()
+}
+
+/// Scores over a vocabulary, their softmax, and products with it from both sides, as in the step of a language model.
+#[test]
+fn scores_over_an_uneven_vocabulary() {
+    let Some(emulator) = emulator() else { return };
+    let mut c = Case::new("vocabulary");
+    for dtype in [BF16, F16] {
+        let (x, w) = (c.any(dtype, &[66, 64]), c.any(dtype, &[64, 521]));
+        let scores = c.call("aten.mm.default", vec![x.into(), w.into()]);
+        let wide = c.call("prims.convert", vec![scores.into(), F32.into()]);
+        let weights = c.call("aten._softmax.default", vec![wide.into(), 1i64.into(), false.into()]);
+        let weights = c.call("prims.convert", vec![weights.into(), dtype.into()]);
+        // A row of zeros before them, as behind a slice.
+        let pad = Arg::from(&[0i64, 0, 1, 0][..]);
+        let padded = c.call("aten.constant_pad_nd.default", vec![weights.into(), pad, 0.0.into()]);
+        let v = c.any(dtype, &[521, 72]);
+        c.shows("aten.mm.default", vec![padded.into(), v.into()]);
+        let turned = c.call("aten.t.default", vec![padded.into()]);
+        let g = c.any(dtype, &[67, 40]);
+        c.shows("aten.mm.default", vec![turned.into(), g.into()]);
+    }
+    assert!(texts(&mut c).contains("576 * "), "rows of 521 have a gap up to 576");
+    c.check_twice(&emulator);
+}
+
+/// A value that leaves the program, or is read as one row, stays as it is.
+#[test]
+fn rows_that_others_see_have_no_gap() {
+    let Some(emulator) = emulator() else { return };
+    let mut c = Case::new("seen");
+    let (x, w) = (c.any(BF16, &[66, 64]), c.any(BF16, &[64, 521]));
+    let scores = c.shows("aten.mm.default", vec![x.into(), w.into()]);
+    let flat = c.call("aten.view.default", vec![scores.into(), Arg::from(&[66i64 * 521][..])]);
+    c.shows("aten.cumsum.default", vec![flat.into(), 0i64.into()]);
+    assert!(!texts(&mut c).contains("576 * "));
+    c.check(&emulator);
+}
+
+/// Positions counted along four rows, and a table read at them: two kernels, the second with a thread for each element.
+#[test]
+fn counted_positions_and_their_embedding() {
+    let text = r#"kir 1.6
+program "counted"
+site "aten.embedding.default" "model.py:3" dim 0
+buffer b0 "tokens" i64[4, 130]{130, 1}+0 input 0
+buffer b1 "positions" i64[4, 130]{130, 1}+0 output
+buffer b2 "table" f32[140, 160]{160, 1}+0 input 1
+buffer b3 "y" f32[4, 130, 160]{20800, 160, 1}+0 output
+input "tokens" b0
+input "table" b2
+output "positions" b1[4, 130]{130, 1}+0
+output "y" b3[4, 130, 160]{20800, 160, 1}+0
+init:
+steps:
+loop "counted" outer [4]
+  stage [130]
+    v0: i64 = load b0[i0, i1]
+    v1: i64 = scan_sum v0
+    v2: i64 = store b1[i0, i1], v1
+  stage [130, 160]
+    v0: i64 = load b1[i0, i1]
+    v1: i64 = check v0, [140] at 0
+    v2: f32 = load b2[v1, i2]
+    v3: f32 = mul v2, v2
+    v4: f32 = store b3[i0, i1, i2], v3
+plan bytes 0:
+"#;
+    let tokens = |step: i64| {
+        let list: Vec<i64> = (0..4 * 130).map(|i| i64::from(i % 7 != 0) * step).collect();
+        ints(&list).reshape(&[4, 130]).unwrap()
+    };
+    // Twice as far the positions leave the table.
+    agrees(text, &["apart_"], &[vec![tokens(1), floats(&[140, 160])], vec![tokens(2), floats(&[140, 160])]]);
+}
