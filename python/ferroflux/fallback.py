@@ -13,7 +13,7 @@ from typing import Any, Callable
 import torch
 from torch.fx import GraphModule, Node
 
-from . import _native, runner
+from . import _native, runner, segments
 from .options import Options
 
 log = logging.getLogger("ferroflux")
@@ -31,6 +31,8 @@ def compiled(gm: GraphModule, options: Options, constants: set[str]) -> tuple[ru
     Raises ``Unsupported`` with all nodes that are not supported, where ``fallback`` is ``error``.
     """
     try:
+        if exchanges := segments.exchanges(gm):
+            raise _native.Unsupported(segments.REASON, exchanges)
         recipe = runner.recipe(gm, options, constants)
         return recipe, recipe.function()
     except _native.Unsupported as e:
@@ -74,6 +76,8 @@ def split(gm: GraphModule, options: Options, refused: list[tuple[str, str, str]]
 
 def partitioned(gm: GraphModule, bad: set[str]) -> GraphModule:
     """The graph with what is supported in modules of its own; as it is where it cannot be split."""
+    if segments.exchanges(gm):
+        return segments.segmented(gm, lambda node: node.name not in bad and supported(node))
     from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
     from torch.fx.passes.operator_support import OperatorSupportBase
 
@@ -118,7 +122,7 @@ def supported(node: Node) -> bool:
     """Whether the operator table has a node's operator."""
     import operator
 
-    if node.op != "call_function":
+    if node.op != "call_function" or segments.is_exchange(node):
         return False
     if node.target is operator.getitem:
         source = node.args[0]
@@ -141,6 +145,9 @@ def note(gm: GraphModule, reasons: dict[str, tuple[str, str]]) -> None:
     for node in gm.graph.nodes:
         if node.op == "call_function" and node.target is not operator.getitem:
             if isinstance(node.meta.get("val"), (int, torch.SymInt, torch.SymBool, torch.SymFloat)):
+                continue
+            # Views between what torch runs are not compiled by themselves, and nothing is amiss with them.
+            if getattr(node.target, "is_view", False) and node.name not in reasons:
                 continue
             names.add(str(node.target))
     new = sorted(n for n in names if n not in _warned)
