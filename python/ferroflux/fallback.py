@@ -31,8 +31,8 @@ def compiled(gm: GraphModule, options: Options, constants: set[str]) -> tuple[ru
     Raises ``Unsupported`` with all nodes that are not supported, where ``fallback`` is ``error``.
     """
     try:
-        if exchanges := segments.exchanges(gm):
-            raise _native.Unsupported(segments.REASON, exchanges)
+        if ordered := segments.ordered(gm, options):
+            raise _native.Unsupported(ordered[0][2], ordered)
         recipe = runner.recipe(gm, options, constants)
         return recipe, recipe.function()
     except _native.Unsupported as e:
@@ -53,7 +53,7 @@ def split(gm: GraphModule, options: Options, refused: list[tuple[str, str, str]]
     gm, copies = without_copies(gm)
     # What is refused for other reasons than its operators cannot be split off.
     named = any(node.name in reasons for node in gm.graph.nodes if node.op == "call_function")
-    parts = partitioned(gm, set(reasons)) if named else gm
+    parts = partitioned(gm, set(reasons), options) if named else gm
     note(parts, reasons)
     for name, module in list(parts.named_children()):
         if name.startswith("fused_"):
@@ -74,9 +74,9 @@ def split(gm: GraphModule, options: Options, refused: list[tuple[str, str, str]]
     return call
 
 
-def partitioned(gm: GraphModule, bad: set[str]) -> GraphModule:
+def partitioned(gm: GraphModule, bad: set[str], options: Options) -> GraphModule:
     """The graph with what is supported in modules of its own; as it is where it cannot be split."""
-    if segments.exchanges(gm):
+    if segments.ordered(gm, options):
         return segments.segmented(gm, lambda node: node.name not in bad and supported(node))
     from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
     from torch.fx.passes.operator_support import OperatorSupportBase

@@ -1,8 +1,9 @@
-"""Graphs that exchange data with other processes, split at the exchanges.
+"""Graphs with operators that torch has to run in the order of the program, split at these.
 
-Exchanges are run by torch on its process groups. Processes wait for each other there, so every process has to start its
-exchanges in the order of the captured program, whatever its other operators are. Such a graph is therefore cut into segments
-in its own order, and only a wait is moved: to the first reader of what it waits for, so that the exchange runs meanwhile.
+Exchanges with other processes are run by torch on its process groups. Processes wait for each other there, so every process
+has to start its exchanges in the order of the captured program, whatever its other operators are. Random numbers of torch's
+own generator, where they are wanted, are drawn in that order too. Such a graph is therefore cut into segments in its own
+order, and only a wait is moved: to the first reader of what it waits for, so that the exchange runs meanwhile.
 Not here: what is compiled of a segment (``fallback``).
 """
 
@@ -14,7 +15,10 @@ from typing import Any, Callable
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-REASON = "exchanges are torch's, on its process groups"
+from .options import Options
+
+EXCHANGED = "exchanges are torch's, on its process groups"
+DRAWN = "random numbers of torch's generator are wanted"
 
 # Namespaces of operators that exchange data with other processes.
 EXCHANGES = {"_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "c10d", "symm_mem", "_dtensor"}
@@ -26,23 +30,30 @@ def is_exchange(node: Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and node.target.namespace in EXCHANGES
 
 
-def exchanges(gm: GraphModule) -> list[tuple[str, str, str]]:
-    """The exchanges of a graph as nodes that are refused: name, operator and reason."""
-    return [(n.name, str(n.target), REASON) for n in gm.graph.nodes if n.op == "call_function" and is_exchange(n)]
+def ordered(gm: GraphModule, options: Options) -> list[tuple[str, str, str]]:
+    """The nodes that torch runs in the order of the program, as nodes that are refused: name, operator and reason."""
+    found = []
+    for node in gm.graph.nodes:
+        if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
+            if is_exchange(node):
+                found.append((node.name, str(node.target), EXCHANGED))
+            elif options.random == "torch" and torch.Tag.nondeterministic_seeded in node.target.tags:
+                found.append((node.name, str(node.target), DRAWN))
+    return found
 
 
 def in_order(gm: GraphModule) -> list[Node]:
     """The nodes with each wait directly before the first reader of its result, and each element of a result directly behind
     its operator; all others in the order that they have."""
     waits: set[Node] = set()
-    ordered: dict[Node, None] = {}
+    found: dict[Node, None] = {}
 
     def add(node: Node) -> None:
         for source in node.all_input_nodes:
             if source in waits:
                 waits.discard(source)
                 add(source)
-        ordered[node] = None
+        found[node] = None
         for user in node.users:
             if user.target is operator.getitem:
                 add(user)
@@ -51,9 +62,9 @@ def in_order(gm: GraphModule) -> list[Node]:
         # A wait that nobody reads has to be done nonetheless: it stays where it is.
         if node.op == "call_function" and str(node.target) in WAITS and node.users:
             waits.add(node)
-        elif node not in ordered:
+        elif node not in found:
             add(node)
-    return list(ordered)
+    return list(found)
 
 
 def segmented(gm: GraphModule, is_supported: Callable[[Node], bool]) -> GraphModule:

@@ -62,6 +62,21 @@ def test_fallback_can_be_an_error():
         g(torch.randn(3))
 
 
+def test_random_numbers_of_eager_pytorch():
+    def f(x):
+        y = torch.rand_like(x) + x.sin()
+        z = torch.nn.functional.dropout(y * 2, 0.3)
+        return z + torch.randint_like(x, 1, 11), torch.randn(3).relu()
+
+    g = torch.compile(f, backend="ferroflux", options={"random": "torch"})
+    x = torch.randn(4, 5)
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        ours = g(x)
+        torch.manual_seed(seed)
+        same(ours, f(x))
+
+
 def test_branches():
     f = lambda x: torch.cond(x.sum() > 0, lambda y: y + 1, lambda y: y - 1, (x,))
     g = torch.compile(f, backend="ferroflux")
@@ -88,6 +103,7 @@ def test_nested_tensors():
         ({"fallbck": "error"}, "did you mean `fallback`"),
         ({"fallback": "maybe"}, "`torch` or `error`"),
         ({"freeze": 1}, "True or False"),
+        ({"random": "mine"}, "`own` or `torch`"),
     ],
 )
 def test_wrong_options_say_what_is_right(options, message):

@@ -3,7 +3,8 @@
     python tools/pytorch_suite.py CHECKOUT test/inductor/test_torchinductor.py [-k EXPRESSION] [--dynamic] [--json FILE]
 
 CHECKOUT is a checkout of PyTorch (of its folder `test`), best at the version of the installed torch; nothing of it is part of
-this repository. `torch._inductor.compile_fx.compile_fx` is replaced, so whatever asks for TorchInductor gets this backend;
+this repository. `torch._inductor.compile_fx.compile_fx` is replaced, so whatever asks for TorchInductor gets this backend; so are the backend
+`aot_eager` and the compiler `nop`, by which tests of AOTAutograd run its graphs. TorchInductor's `fallback_random` is passed on.
 `--dynamic` makes all sizes symbolic, as `test_torchinductor_dynamic_shapes.py` does. A test that fails is run once more with
 PyTorch's own `aot_eager` in the place of TorchInductor. What fails there too is counted apart, with what it looks at:
 TorchInductor's generated code and counters, or names and settings that this version of torch does not have.
@@ -37,17 +38,36 @@ class Rerouted:
 
     def __init__(self) -> None:
         import torch._inductor.compile_fx as inductor
-        from torch._dynamo.backends.registry import lookup_backend
+        from torch._dynamo.backends import registry
 
         from ferroflux.backend import ferroflux
 
-        self.own, self.plain = ferroflux, lookup_backend("aot_eager")
+        self.own, self.plain = ferroflux, registry.lookup_backend("aot_eager")
         self.backend = self.own
 
         def compile_fx(model_, example_inputs_, *rest, **keywords):
-            return self.backend(model_, example_inputs_)
+            return self.chosen(model_, example_inputs_)
 
         inductor.compile_fx = compile_fx
+        registry._COMPILER_FNS["aot_eager"] = compile_fx
+
+    def chosen(self, gm, inputs):
+        import torch._inductor.config
+
+        if self.backend is self.plain:
+            return self.plain(gm, inputs)
+        options = {"random": "torch"} if torch._inductor.config.fallback_random else {}
+        return self.own(gm, inputs, options=options)
+
+    def compiler(self, gm, inputs):
+        """In the place of `nop`: a graph of AOTAutograd, compiled."""
+        from ferroflux import fallback
+        from ferroflux.options import Options
+
+        if self.backend is self.plain:
+            return gm
+        call = fallback.compiled(gm, Options(), set())[1]
+        return lambda *args: call(list(args))
 
     def fails_plainly(self, test) -> bool:
         """Whether a test fails with `aot_eager` too."""
@@ -163,6 +183,8 @@ def main() -> int:
     module = importlib.util.module_from_spec(spec)
     sys.modules["pytorch_suite"] = module
     spec.loader.exec_module(module)
+    if hasattr(module, "nop"):
+        module.nop = rerouted.compiler
     tests = [t for t in flat(unittest.defaultTestLoader.loadTestsFromModule(module)) if re.search(args.k, t.id())]
     results = Results(rerouted)
     for test in tests[: args.limit]:
