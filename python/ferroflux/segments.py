@@ -90,7 +90,7 @@ def segmented(gm: GraphModule, is_supported: Callable[[Node], bool]) -> GraphMod
         for node in nodes[end : end + 1]:
             mapping[node] = new.node_copy(node, mapping.__getitem__)
         at = end + 1
-    return GraphModule(_attributes(gm, new, modules), new)
+    return GraphModule(attributes(gm, new, modules), new)
 
 
 def _operator(node: Node) -> Node:
@@ -128,8 +128,8 @@ def _take(new: Graph, call: Node, results: list[Node], mapping: dict[Node, Node]
         mapping[node].meta = dict(node.meta)
 
 
-def _attributes(gm: GraphModule, graph: Graph, modules: dict[str, GraphModule]) -> dict[str, Any]:
-    """What the nodes of the new graph name: its segments, and attributes of the whole."""
+def attributes(gm: GraphModule, graph: Graph, modules: dict[str, GraphModule]) -> dict[str, Any]:
+    """What the nodes of a graph made of another one's name: these modules, and attributes of that one."""
     found: dict[str, Any] = dict(modules)
     for node in graph.find_nodes(op="get_attr"):
         value: Any = gm

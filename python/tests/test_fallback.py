@@ -140,3 +140,39 @@ def test_an_interpreter_as_backend():
     f = lambda x: (x + 1).relu()
     x = torch.randn(3)
     same(torch.compile(f, backend="ferroflux", options={"backend": "eager", "fallback": "error"})(x), f(x))
+
+
+def test_sizes_that_the_compiled_code_refuses_are_torchs():
+    def f(x, pads):
+        return torch.ops.aten.reflection_pad1d_backward(x.sin(), x[:, : x.size(1) - pads[0] - pads[1]], pads)
+
+    g = torch.compile(f, backend="ferroflux", dynamic=True)
+    x = torch.randn(2, 9)
+    for pads in ([1, 2], [2, 1]):
+        same(g(x, pads), f(x, pads))
+    with pytest.warns(FallbackWarning, match="the compiled code refuses"):
+        same(g(x, [3, -1]), f(x, [3, -1]))
+    same(g(x, [1, 2]), f(x, [1, 2]))
+
+
+def test_refused_calls_of_a_graph_that_mutates():
+    def f(x, y):
+        x.add_(1)
+        # What it has beyond the elements of `y` has no value.
+        return torch.ops.aten.resize(y, [x.size(0), x.size(0)]).flatten()[:4] + x.sum()
+
+    g = torch.compile(f, backend="ferroflux", dynamic=True)
+    for n in (2, 3):
+        a, y = torch.zeros(n), torch.arange(4.0)
+        b = a.clone()
+        same(g(a, y), f(b, y))
+        same(a, b)
+
+
+def test_errors_of_data_are_those_of_torch():
+    f = torch.compile(lambda x, i: x[i] + 1, backend="ferroflux")
+    x = torch.randn(4)
+    same(f(x, torch.tensor([0, 3])), x[[0, 3]] + 1)
+    with pytest.raises(IndexError):
+        f(x, torch.tensor([0, 4]))
+    same(f(x, torch.tensor([1, 2])), x[[1, 2]] + 1)

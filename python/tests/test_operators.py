@@ -79,3 +79,22 @@ def test_attention_with_masks(compiled):
     f = lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, attn_mask=m)
     for mask in (torch.randn(2, 1, 8, 8), torch.rand(8, 8) > 0.3):
         same(compiled(f)(q, k, v, mask), f(q, k, v, mask), 1e-4)
+
+
+def test_integer_powers_wrap(compiled):
+    exponents = torch.tensor([-3, 0, 1, 63, 87, 2**32 - 1, 2**32, 2**32 + 1, 5350987433748632719, 2**63 - 1])
+    bases = torch.tensor([-9, -5, -2, -1, 0, 1, 2, 3, 7, 2**40 + 1]).unsqueeze(1)
+    same(compiled(torch.pow)(bases, exponents), torch.pow(bases, exponents))
+
+
+@pytest.mark.parametrize("order", [-41.0, 2.0, 3.0, float("inf")])
+def test_the_norm_of_one_element_does_not_overflow(compiled, order):
+    f = lambda x: torch.linalg.vector_norm(x, order, dim=1)
+    x = torch.tensor([[[0.1, -2.0, 1e30, 0.0]], [[3.0, 1e-30, -0.5, float("nan")]]])
+    same(compiled(f)(x), f(x))
+
+
+@pytest.mark.parametrize("pool", [F.adaptive_avg_pool2d, F.adaptive_max_pool2d])
+def test_adaptive_pools_of_integers_are_refused(pool):
+    with pytest.raises(RuntimeError, match="not implemented for 'Long'"):
+        torch.compile(lambda x: pool(x, 2), backend="ferroflux")(torch.ones(1, 1, 4, 4, dtype=torch.int64))

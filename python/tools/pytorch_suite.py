@@ -4,7 +4,8 @@
 
 CHECKOUT is a checkout of PyTorch (of its folder `test`), best at the version of the installed torch; nothing of it is part of
 this repository. `torch._inductor.compile_fx.compile_fx` is replaced, so whatever asks for TorchInductor gets this backend; so are the backend
-`aot_eager` and the compiler `nop`, by which tests of AOTAutograd run its graphs. TorchInductor's `fallback_random` is passed on.
+`aot_eager` and the compiler `nop`, by which tests of AOTAutograd run its graphs. TorchInductor's `fallback_random` is passed on,
+and the latter two have the random numbers of eager PyTorch.
 `--dynamic` makes all sizes symbolic, as `test_torchinductor_dynamic_shapes.py` does. A test that fails is run once more with
 PyTorch's own `aot_eager` in the place of TorchInductor. What fails there too is counted apart, with what it looks at:
 TorchInductor's generated code and counters, or names and settings that this version of torch does not have.
@@ -49,15 +50,15 @@ class Rerouted:
             return self.chosen(model_, example_inputs_)
 
         inductor.compile_fx = compile_fx
-        registry._COMPILER_FNS["aot_eager"] = compile_fx
+        registry._COMPILER_FNS["aot_eager"] = lambda gm, inputs, **_: self.chosen(gm, inputs, "torch")
 
-    def chosen(self, gm, inputs):
+    def chosen(self, gm, inputs, random=None):
         import torch._inductor.config
 
         if self.backend is self.plain:
             return self.plain(gm, inputs)
-        options = {"random": "torch"} if torch._inductor.config.fallback_random else {}
-        return self.own(gm, inputs, options=options)
+        random = random or ("torch" if torch._inductor.config.fallback_random else "own")
+        return self.own(gm, inputs, options={"random": random})
 
     def compiler(self, gm, inputs):
         """In the place of `nop`: a graph of AOTAutograd, compiled."""
@@ -66,7 +67,7 @@ class Rerouted:
 
         if self.backend is self.plain:
             return gm
-        call = fallback.compiled(gm, Options(), set())[1]
+        call = fallback.compiled(gm, Options(random="torch"), set())[1]
         return lambda *args: call(list(args))
 
     def fails_plainly(self, test) -> bool:
@@ -88,6 +89,13 @@ class Rerouted:
 EARLIER = {
     "torch.testing._internal.inductor_utils": {"HAS_CUDA": "HAS_CUDA_AND_TRITON"},
 }
+
+
+def without_needless_conditions() -> None:
+    """Tests for TorchInductor's Triton alone run on CPUs too: this backend needs no Triton."""
+    from torch.testing._internal import triton_utils
+
+    triton_utils.requires_gpu_and_triton = lambda test: test
 
 
 def with_earlier_names() -> None:
@@ -169,13 +177,15 @@ def main() -> int:
     args = parser.parse_args()
     sys.argv = sys.argv[:1]
     folder = os.path.join(args.checkout, "test")
-    sys.path[:0] = [folder, os.path.dirname(os.path.join(args.checkout, args.file))]
-    with_earlier_names()
-    rerouted = Rerouted()
     import importlib.util
 
     import torch
 
+    sys.path[:0] = [folder, os.path.dirname(os.path.join(args.checkout, args.file))]
+    with_earlier_names()
+    if not torch.cuda.is_available():
+        without_needless_conditions()
+    rerouted = Rerouted()
     if args.dynamic:
         torch._dynamo.config.assume_static_by_default = False
 
