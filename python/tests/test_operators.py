@@ -98,3 +98,18 @@ def test_the_norm_of_one_element_does_not_overflow(compiled, order):
 def test_adaptive_pools_of_integers_are_refused(pool):
     with pytest.raises(RuntimeError, match="not implemented for 'Long'"):
         torch.compile(lambda x: pool(x, 2), backend="ferroflux")(torch.ones(1, 1, 4, 4, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last_3d, torch.preserve_format])
+def test_resize_counts_elements_as_they_lie(form):
+    def f(x, y):
+        small = torch.ops.aten.resize_as(x, y, memory_format=form)
+        rest = torch.contiguous_format if form is torch.preserve_format else form
+        return small, torch.ops.aten.resize(x, [1, 3, 2, 2, 1], memory_format=rest)
+
+    y = torch.randn(1, 3, 2, 3, 1)
+    for template in (y, y.contiguous(memory_format=torch.channels_last_3d)):
+        for x in (torch.randn(20), torch.randn(4, 5).t()):
+            torch._dynamo.reset()
+            for ours, eager in zip(torch.compile(f, backend="ferroflux")(x, template), f(x, template)):
+                same(ours, eager)
