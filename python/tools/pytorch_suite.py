@@ -1,6 +1,7 @@
 """Runs test files of PyTorch's own repository with this backend in the place of TorchInductor.
 
-    python tools/pytorch_suite.py CHECKOUT test/inductor/test_torchinductor.py [-k EXPRESSION] [--dynamic] [--json FILE]
+    python tools/pytorch_suite.py CHECKOUT test/inductor/test_torchinductor.py [-k EXPRESSION] [--part 0/4]
+                                [--dynamic] [--json FILE]
 
 CHECKOUT is a checkout of PyTorch (of its folder `test`), best at the version of the installed torch; nothing of it is part of
 this repository. `torch._inductor.compile_fx.compile_fx` is replaced, so whatever asks for TorchInductor gets this backend; so are the backend
@@ -171,7 +172,7 @@ def main() -> int:
     parser.add_argument("checkout")
     parser.add_argument("file")
     parser.add_argument("-k", default="")
-    parser.add_argument("--limit", type=int)
+    parser.add_argument("--part", default="0/1", help="every so many-th test from this one on")
     parser.add_argument("--dynamic", action="store_true")
     parser.add_argument("--json")
     args = parser.parse_args()
@@ -197,7 +198,8 @@ def main() -> int:
         module.nop = rerouted.compiler
     tests = [t for t in flat(unittest.defaultTestLoader.loadTestsFromModule(module)) if re.search(args.k, t.id())]
     results = Results(rerouted)
-    for test in tests[: args.limit]:
+    part, parts = map(int, args.part.split("/"))
+    for test in tests[part::parts]:
         test.run(results)
     counts = {kind: len(ids) for kind, ids in results.kinds.items()}
     judged = counts.get("passed", 0) + counts.get("failed", 0)
