@@ -49,7 +49,7 @@ use ir_core::{DType, SymExpr, SymId};
 use kernel_ir::{BufId, ExternOp, Program, Step};
 use thiserror::Error;
 
-pub use attention::blocks::note_blocks_of_masks;
+pub use attention::masks::prepare_masks;
 pub use dialect::{Dialect, Prelude};
 pub use fused_launch::chain::{Chain, chain};
 pub use fused_launch::{LaunchGroup, fuse_launches};

@@ -7,6 +7,7 @@
 //!   combine over the team in a fixed order, so that results do not change from run to run.
 
 pub(crate) mod accumulate;
+pub(crate) mod apart;
 pub(crate) mod columns;
 pub(crate) mod flat;
 pub(crate) mod linear;
@@ -54,6 +55,9 @@ pub(crate) fn variants(program: &Program, k: &LoopKernel, target: &Target) -> Re
     let parts = parted(program, k);
     let k = parts.as_ref().unwrap_or(k);
     let mut candidates = Vec::new();
+    if let Some(parts) = apart::apart(program, k, target) {
+        candidates.extend(apart::both(program, &parts, target)?);
+    }
     candidates.extend(reduce::split(program, k, target)?);
     if let Some(parts) = Parts::of(program, k, target) {
         candidates.push(parts.generate(program, k)?);
