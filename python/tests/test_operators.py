@@ -113,3 +113,11 @@ def test_resize_counts_elements_as_they_lie(form):
             torch._dynamo.reset()
             for ours, eager in zip(torch.compile(f, backend="ferroflux")(x, template), f(x, template)):
                 same(ours, eager)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_functions_outside_of_their_domain(compiled, dtype):
+    x = torch.tensor([-910685.8, -8493.9, -1e30, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 1e30], dtype=dtype)
+    f = lambda x: (x.acosh(), x.acos(), x.asin(), x.atanh(), x.log(), x.log1p(), x.sqrt(), x.rsqrt())
+    for ours, eager in zip(compiled(f)(x), f(x)):
+        torch.testing.assert_close(ours, eager, equal_nan=True)

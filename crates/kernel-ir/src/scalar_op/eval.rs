@@ -109,6 +109,8 @@ fn unary(op: ScalarOp, a: f64) -> f64 {
         ScalarOp::Cosh => libm::cosh(a),
         ScalarOp::Tanh => libm::tanh(a),
         ScalarOp::Asinh => libm::asinh(a),
+        // `libm` has finite values below its domain, where a difference of two large numbers is rounded.
+        ScalarOp::Acosh if a < 1.0 => f64::NAN,
         ScalarOp::Acosh => libm::acosh(a),
         ScalarOp::Atanh => libm::atanh(a),
         ScalarOp::Erf => libm::erf(a),
