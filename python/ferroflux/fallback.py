@@ -13,7 +13,8 @@ from typing import Any, Callable
 import torch
 from torch.fx import GraphModule, Node
 
-from . import _native, runner
+from . import _native, runner, segments
+from .graph import mutated_inputs
 from .options import Options
 
 log = logging.getLogger("ferroflux")
@@ -31,8 +32,10 @@ def compiled(gm: GraphModule, options: Options, constants: set[str]) -> tuple[ru
     Raises ``Unsupported`` with all nodes that are not supported, where ``fallback`` is ``error``.
     """
     try:
+        if ordered := segments.ordered(gm, options):
+            raise _native.Unsupported(ordered[0][2], ordered)
         recipe = runner.recipe(gm, options, constants)
-        return recipe, recipe.function()
+        return recipe, recipe.function(None if options.fallback == "error" else Plain(gm))
     except _native.Unsupported as e:
         refused = e.args[1]
         if options.fallback == "error":
@@ -51,7 +54,7 @@ def split(gm: GraphModule, options: Options, refused: list[tuple[str, str, str]]
     gm, copies = without_copies(gm)
     # What is refused for other reasons than its operators cannot be split off.
     named = any(node.name in reasons for node in gm.graph.nodes if node.op == "call_function")
-    parts = partitioned(gm, set(reasons)) if named else gm
+    parts = partitioned(gm, set(reasons), options) if named else gm
     note(parts, reasons)
     for name, module in list(parts.named_children()):
         if name.startswith("fused_"):
@@ -72,8 +75,10 @@ def split(gm: GraphModule, options: Options, refused: list[tuple[str, str, str]]
     return call
 
 
-def partitioned(gm: GraphModule, bad: set[str]) -> GraphModule:
+def partitioned(gm: GraphModule, bad: set[str], options: Options) -> GraphModule:
     """The graph with what is supported in modules of its own; as it is where it cannot be split."""
+    if segments.ordered(gm, options):
+        return segments.segmented(gm, lambda node: node.name not in bad and supported(node))
     from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
     from torch.fx.passes.operator_support import OperatorSupportBase
 
@@ -86,6 +91,34 @@ def partitioned(gm: GraphModule, bad: set[str]) -> GraphModule:
     except (AssertionError, RuntimeError) as e:
         log.warning("a graph cannot be split and is run by torch: %s", e)
         return gm
+
+
+class Plain:
+    """A graph as torch runs it, for calls that the compiled code refuses: sizes may be beyond what the compiler assumes
+    of them where TorchDynamo, whose guards they pass, assumes nothing."""
+
+    def __init__(self, gm: GraphModule):
+        # Without what tracing noted of the nodes, which would stay alive with the compiled code.
+        self.graph, mapping = torch.fx.Graph(), {}
+        for node in gm.graph.nodes:
+            mapping[node] = self.graph.node_copy(node, mapping.__getitem__)
+            mapping[node].meta = {}
+        self.mutates = bool(mutated_inputs(gm))
+        self.attributes = segments.attributes(gm, self.graph, {})
+        self.module: GraphModule | None = None
+
+    def __call__(self, args: list, error: Exception) -> list:
+        """The results for these arguments. Raises the error where the failed call may have written an input."""
+        if self.mutates and not isinstance(error, _native.Mismatch):
+            raise error
+        if self.module is None:
+            self.module = GraphModule(self.attributes, self.graph)
+            message = f"ferroflux: torch runs calls of a graph that the compiled code refuses: {error}"
+            warnings.warn(message, FallbackWarning, stacklevel=2)
+        given = list(args)
+        args.clear()
+        results = self.module(*given)
+        return list(results) if isinstance(results, (list, tuple)) else [results]
 
 
 class Part(torch.nn.Module):
@@ -106,7 +139,7 @@ def part_of(module: GraphModule, options: Options) -> Callable[[list], list]:
     """A part compiled, or split again where the compiler refuses more of it."""
     refused: list = []
     try:
-        return runner.recipe(module, options, set()).function()
+        return runner.recipe(module, options, set()).function(Plain(module))
     except _native.Unsupported as e:
         refused = e.args[1]
     except _native.Error as e:
@@ -118,7 +151,7 @@ def supported(node: Node) -> bool:
     """Whether the operator table has a node's operator."""
     import operator
 
-    if node.op != "call_function":
+    if node.op != "call_function" or segments.is_exchange(node):
         return False
     if node.target is operator.getitem:
         source = node.args[0]
@@ -141,6 +174,9 @@ def note(gm: GraphModule, reasons: dict[str, tuple[str, str]]) -> None:
     for node in gm.graph.nodes:
         if node.op == "call_function" and node.target is not operator.getitem:
             if isinstance(node.meta.get("val"), (int, torch.SymInt, torch.SymBool, torch.SymFloat)):
+                continue
+            # Views between what torch runs are not compiled by themselves, and nothing is amiss with them.
+            if getattr(node.target, "is_view", False) and node.name not in reasons:
                 continue
             names.add(str(node.target))
     new = sorted(n for n in names if n not in _warned)

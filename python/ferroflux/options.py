@@ -15,6 +15,7 @@ from . import _native
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 FALLBACKS = ("torch", "error")
+GENERATORS = ("own", "torch")
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class Options:
     """Whether weights are bound and packed in inference."""
     cache: bool = True
     """Whether compiled programs are kept for later processes."""
+    random: str = "own"
+    """Whose random numbers a graph draws: this project's ``own`` generator's, or those of eager PyTorch (``torch``)."""
     more: tuple[tuple[str, str], ...] = field(default=())
     """Options of the backend, as text."""
 
@@ -77,6 +80,9 @@ def parse(mode: str | None, options: dict[str, Any] | None) -> Options:
     fallback = given.pop("fallback", "torch")
     if fallback not in FALLBACKS:
         raise ValueError(f"ferroflux: `fallback` is `torch` or `error`, not `{fallback}`")
+    chosen["random"] = given.pop("random", "own")
+    if chosen["random"] not in GENERATORS:
+        raise ValueError(f"ferroflux: `random` is `own` or `torch`, not `{chosen['random']}`")
     for name in ("freeze", "cache"):
         value = given.pop(name, True)
         if not isinstance(value, bool):
@@ -109,7 +115,7 @@ def backend_options(given: dict[str, Any], backend: str | None) -> tuple[tuple[s
         own = set(given)
     for name in given:
         if name not in own:
-            all_names = sorted(own | {"backend", "mode", "fallback", "freeze", "cache"})
+            all_names = sorted(own | {"backend", "mode", "fallback", "freeze", "cache", "random"})
             raise ValueError(f"ferroflux: there is no option `{name}`: one of {', '.join(all_names)}{near(name, all_names)}")
     text = lambda value: str(value).lower() if isinstance(value, bool) else str(value)
     return tuple((name, text(value)) for name, value in given.items())

@@ -194,8 +194,9 @@ class Recipe:
     """Python code of the function around the call; ``None`` where there is nothing to do around it."""
     constants: list[torch.Tensor]
 
-    def function(self) -> Callable[[list], list]:
-        """Compiles the graph; the result takes a list of arguments, which it empties, and returns a list.
+    def function(self, otherwise: Callable[[list, Exception], list] | None = None) -> Callable[[list], list]:
+        """Compiles the graph; the result takes a list of arguments, which it empties, and returns a list. ``otherwise`` has the
+        results of calls that fail, from their arguments and the error.
 
         Raises ``Unsupported`` with the nodes that cannot be compiled.
         """
@@ -207,6 +208,8 @@ class Recipe:
         for listener in LISTENERS:
             listener(self.source, code)
         if self.body is None:
+            if otherwise is not None:
+                code.otherwise = otherwise
             return code
         scope = {
             "code": code,
@@ -215,10 +218,16 @@ class Recipe:
             "constants": self.constants,
             "resolved": lambda t: t.resolve_conj().resolve_neg(),
             "restrided": _restrided,
+            "otherwise": otherwise or _raised,
+            "Error": _native.Error,
         }
         exec(self.body, scope)
         scope["call"]._boxed_call = True
         return scope["call"]
+
+
+def _raised(args: list, error: Exception) -> list:
+    raise error
 
 
 def recipe(gm: GraphModule, options: Options, constants: set[str]) -> Recipe:
@@ -262,7 +271,9 @@ def _body(gm: GraphModule, text: Text, results: Results) -> str | None:
     lines += [f"    d{i} = args[{i}]" for i in written]
     if text.tensors:
         lines.append("    args.extend(constants)")
-    lines.append("    r = code(args)")
+    lines += ["    try:", "        r = code(args)", "    except Error as e:"]
+    # Written inputs are passed as copies here, which nobody would copy back.
+    lines.append("        raise" if written else f"        return otherwise(args[:{len(placeholders)}], e)")
     lines += [f"    w{i}.copy_(d{i})" for i in written]
     lines += [f"    r[{i}] = r[{i}].to('cpu')" for i in numbers]
     lines += [f"    r[{i}] = as_complex(r[{i}])" for i in pairs]

@@ -62,6 +62,21 @@ def test_fallback_can_be_an_error():
         g(torch.randn(3))
 
 
+def test_random_numbers_of_eager_pytorch():
+    def f(x):
+        y = torch.rand_like(x) + x.sin()
+        z = torch.nn.functional.dropout(y * 2, 0.3)
+        return z + torch.randint_like(x, 1, 11), torch.randn(3).relu()
+
+    g = torch.compile(f, backend="ferroflux", options={"random": "torch"})
+    x = torch.randn(4, 5)
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        ours = g(x)
+        torch.manual_seed(seed)
+        same(ours, f(x))
+
+
 def test_branches():
     f = lambda x: torch.cond(x.sum() > 0, lambda y: y + 1, lambda y: y - 1, (x,))
     g = torch.compile(f, backend="ferroflux")
@@ -88,6 +103,7 @@ def test_nested_tensors():
         ({"fallbck": "error"}, "did you mean `fallback`"),
         ({"fallback": "maybe"}, "`torch` or `error`"),
         ({"freeze": 1}, "True or False"),
+        ({"random": "mine"}, "`own` or `torch`"),
     ],
 )
 def test_wrong_options_say_what_is_right(options, message):
@@ -124,3 +140,39 @@ def test_an_interpreter_as_backend():
     f = lambda x: (x + 1).relu()
     x = torch.randn(3)
     same(torch.compile(f, backend="ferroflux", options={"backend": "eager", "fallback": "error"})(x), f(x))
+
+
+def test_sizes_that_the_compiled_code_refuses_are_torchs():
+    def f(x, pads):
+        return torch.ops.aten.reflection_pad1d_backward(x.sin(), x[:, : x.size(1) - pads[0] - pads[1]], pads)
+
+    g = torch.compile(f, backend="ferroflux", dynamic=True)
+    x = torch.randn(2, 9)
+    for pads in ([1, 2], [2, 1]):
+        same(g(x, pads), f(x, pads))
+    with pytest.warns(FallbackWarning, match="the compiled code refuses"):
+        same(g(x, [3, -1]), f(x, [3, -1]))
+    same(g(x, [1, 2]), f(x, [1, 2]))
+
+
+def test_refused_calls_of_a_graph_that_mutates():
+    def f(x, y):
+        x.add_(1)
+        # What it has beyond the elements of `y` has no value.
+        return torch.ops.aten.resize(y, [x.size(0), x.size(0)]).flatten()[:4] + x.sum()
+
+    g = torch.compile(f, backend="ferroflux", dynamic=True)
+    for n in (2, 3):
+        a, y = torch.zeros(n), torch.arange(4.0)
+        b = a.clone()
+        same(g(a, y), f(b, y))
+        same(a, b)
+
+
+def test_errors_of_data_are_those_of_torch():
+    f = torch.compile(lambda x, i: x[i] + 1, backend="ferroflux")
+    x = torch.randn(4)
+    same(f(x, torch.tensor([0, 3])), x[[0, 3]] + 1)
+    with pytest.raises(IndexError):
+        f(x, torch.tensor([0, 4]))
+    same(f(x, torch.tensor([1, 2])), x[[1, 2]] + 1)

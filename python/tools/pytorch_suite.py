@@ -1,9 +1,12 @@
 """Runs test files of PyTorch's own repository with this backend in the place of TorchInductor.
 
-    python tools/pytorch_suite.py CHECKOUT test/inductor/test_torchinductor.py [-k EXPRESSION] [--dynamic] [--json FILE]
+    python tools/pytorch_suite.py CHECKOUT test/inductor/test_torchinductor.py [-k EXPRESSION] [--part 0/4]
+                                [--dynamic] [--json FILE]
 
 CHECKOUT is a checkout of PyTorch (of its folder `test`), best at the version of the installed torch; nothing of it is part of
-this repository. `torch._inductor.compile_fx.compile_fx` is replaced, so whatever asks for TorchInductor gets this backend;
+this repository. `torch._inductor.compile_fx.compile_fx` is replaced, so whatever asks for TorchInductor gets this backend; so are the backend
+`aot_eager` and the compiler `nop`, by which tests of AOTAutograd run its graphs. TorchInductor's `fallback_random` is passed on,
+and the latter two have the random numbers of eager PyTorch.
 `--dynamic` makes all sizes symbolic, as `test_torchinductor_dynamic_shapes.py` does. A test that fails is run once more with
 PyTorch's own `aot_eager` in the place of TorchInductor. What fails there too is counted apart, with what it looks at:
 TorchInductor's generated code and counters, or names and settings that this version of torch does not have.
@@ -37,17 +40,36 @@ class Rerouted:
 
     def __init__(self) -> None:
         import torch._inductor.compile_fx as inductor
-        from torch._dynamo.backends.registry import lookup_backend
+        from torch._dynamo.backends import registry
 
         from ferroflux.backend import ferroflux
 
-        self.own, self.plain = ferroflux, lookup_backend("aot_eager")
+        self.own, self.plain = ferroflux, registry.lookup_backend("aot_eager")
         self.backend = self.own
 
         def compile_fx(model_, example_inputs_, *rest, **keywords):
-            return self.backend(model_, example_inputs_)
+            return self.chosen(model_, example_inputs_)
 
         inductor.compile_fx = compile_fx
+        registry._COMPILER_FNS["aot_eager"] = lambda gm, inputs, **_: self.chosen(gm, inputs, "torch")
+
+    def chosen(self, gm, inputs, random=None):
+        import torch._inductor.config
+
+        if self.backend is self.plain:
+            return self.plain(gm, inputs)
+        random = random or ("torch" if torch._inductor.config.fallback_random else "own")
+        return self.own(gm, inputs, options={"random": random})
+
+    def compiler(self, gm, inputs):
+        """In the place of `nop`: a graph of AOTAutograd, compiled."""
+        from ferroflux import fallback
+        from ferroflux.options import Options
+
+        if self.backend is self.plain:
+            return gm
+        call = fallback.compiled(gm, Options(random="torch"), set())[1]
+        return lambda *args: call(list(args))
 
     def fails_plainly(self, test) -> bool:
         """Whether a test fails with `aot_eager` too."""
@@ -68,6 +90,13 @@ class Rerouted:
 EARLIER = {
     "torch.testing._internal.inductor_utils": {"HAS_CUDA": "HAS_CUDA_AND_TRITON"},
 }
+
+
+def without_needless_conditions() -> None:
+    """Tests that ask for a GPU for the sake of Triton run on CPUs too: this backend needs none. `-k cpu` leaves out others."""
+    from torch.testing._internal import triton_utils
+
+    triton_utils.requires_gpu_and_triton = triton_utils.requires_gpu = lambda test: test
 
 
 def with_earlier_names() -> None:
@@ -143,19 +172,21 @@ def main() -> int:
     parser.add_argument("checkout")
     parser.add_argument("file")
     parser.add_argument("-k", default="")
-    parser.add_argument("--limit", type=int)
+    parser.add_argument("--part", default="0/1", help="every so many-th test from this one on")
     parser.add_argument("--dynamic", action="store_true")
     parser.add_argument("--json")
     args = parser.parse_args()
     sys.argv = sys.argv[:1]
     folder = os.path.join(args.checkout, "test")
-    sys.path[:0] = [folder, os.path.dirname(os.path.join(args.checkout, args.file))]
-    with_earlier_names()
-    rerouted = Rerouted()
     import importlib.util
 
     import torch
 
+    sys.path[:0] = [folder, os.path.dirname(os.path.join(args.checkout, args.file))]
+    with_earlier_names()
+    if not torch.cuda.is_available():
+        without_needless_conditions()
+    rerouted = Rerouted()
     if args.dynamic:
         torch._dynamo.config.assume_static_by_default = False
 
@@ -163,9 +194,12 @@ def main() -> int:
     module = importlib.util.module_from_spec(spec)
     sys.modules["pytorch_suite"] = module
     spec.loader.exec_module(module)
+    if hasattr(module, "nop"):
+        module.nop = rerouted.compiler
     tests = [t for t in flat(unittest.defaultTestLoader.loadTestsFromModule(module)) if re.search(args.k, t.id())]
     results = Results(rerouted)
-    for test in tests[: args.limit]:
+    part, parts = map(int, args.part.split("/"))
+    for test in tests[part::parts]:
         test.run(results)
     counts = {kind: len(ids) for kind, ids in results.kinds.items()}
     judged = counts.get("passed", 0) + counts.get("failed", 0)

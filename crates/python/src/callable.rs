@@ -218,8 +218,6 @@ impl Callable {
             None => std::ptr::null_mut(),
         };
         let mut made = ready.results(py, &values, ordinal)?;
-        // The convention of boxed calls: the callee lets go of the arguments.
-        args.del_slice(0, args.len())?;
         struct Stream(*mut std::ffi::c_void);
         // SAFETY: only an address, which is passed on.
         unsafe impl Send for Stream {}
@@ -235,7 +233,24 @@ impl Callable {
         });
         drop(values);
         drop(held);
-        PyList::new(py, ordered(py, outputs.map_err(raised)?, made)?)
+        let outputs = outputs.map_err(raised)?;
+        // The convention of boxed calls: the callee lets go of the arguments. A call that fails leaves them.
+        args.del_slice(0, args.len())?;
+        PyList::new(py, ordered(py, outputs, made)?)
+    }
+
+    fn called<'py>(&self, args: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyList>> {
+        if args.len() != self.places.len() {
+            let (wanted, given) = (self.places.len(), args.len());
+            return Err(Error::new_err(format!("the graph takes {wanted} arguments, {given} were given")));
+        }
+        if let Some(code) = self.open.get() {
+            return self.run(code, args, true);
+        }
+        match self.with_weights(args)? {
+            Some(bound) => self.run(&bound.ready, args, false),
+            None => self.run(self.open(args.py())?, args, true),
+        }
     }
 }
 
@@ -293,20 +308,16 @@ impl Callable {
         Ok(made)
     }
 
-    /// Runs the graph on a list of arguments, which is empty afterwards; returns the list of its tensors.
-    fn __call__<'py>(&self, args: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyList>> {
+    /// Runs the graph on a list of arguments, which is empty afterwards; returns the list of its tensors. Where that fails the
+    /// list is as it was, and the result is that of the attribute `otherwise`, where it is set, of the list and the error.
+    fn __call__<'py>(slf: &Bound<'py, Self>, args: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyList>> {
         let py = args.py();
-        if args.len() != self.places.len() {
-            let (wanted, given) = (self.places.len(), args.len());
-            return Err(Error::new_err(format!("the graph takes {wanted} arguments, {given} were given")));
-        }
-        if let Some(code) = self.open.get() {
-            return self.run(code, args, true);
-        }
-        match self.with_weights(args)? {
-            Some(bound) => self.run(&bound.ready, args, false),
-            None => self.run(self.open(py)?, args, true),
-        }
+        let failed = match slf.get().called(args) {
+            Err(e) if e.is_instance_of::<Error>(py) => e,
+            done => return done,
+        };
+        let Ok(otherwise) = slf.getattr(pyo3::intern!(py, "otherwise")) else { return Err(failed) };
+        Ok(otherwise.call1((args, failed))?.cast_into::<PyList>()?)
     }
 
     /// Whether the code came from the cache of an earlier process.

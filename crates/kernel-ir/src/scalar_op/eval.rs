@@ -109,6 +109,8 @@ fn unary(op: ScalarOp, a: f64) -> f64 {
         ScalarOp::Cosh => libm::cosh(a),
         ScalarOp::Tanh => libm::tanh(a),
         ScalarOp::Asinh => libm::asinh(a),
+        // `libm` has finite values below its domain, where a difference of two large numbers is rounded.
+        ScalarOp::Acosh if a < 1.0 => f64::NAN,
         ScalarOp::Acosh => libm::acosh(a),
         ScalarOp::Atanh => libm::atanh(a),
         ScalarOp::Erf => libm::erf(a),
@@ -227,9 +229,22 @@ fn integer(op: ScalarOp, a: i64, b: i64, dtype: DType) -> i64 {
     }
 }
 
+/// The power modulo 2^64; exponents may be beyond those of `i64::wrapping_pow`.
+fn wrapping_pow(mut base: i64, mut exp: u64) -> i64 {
+    let mut power = 1i64;
+    while exp != 0 {
+        if exp & 1 == 1 {
+            power = power.wrapping_mul(base);
+        }
+        base = base.wrapping_mul(base);
+        exp >>= 1;
+    }
+    power
+}
+
 fn int_pow(base: i64, exp: i64) -> i64 {
     match (base, exp) {
-        (_, 0..) => base.wrapping_pow(exp.min(u32::MAX as i64) as u32),
+        (_, 0..) => wrapping_pow(base, exp as u64),
         (1, _) => 1,
         (-1, e) => {
             if e % 2 == 0 {

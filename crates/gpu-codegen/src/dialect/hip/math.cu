@@ -263,7 +263,8 @@ BARE double asinh(double x) {
 BARE double acosh(double x) {
     if (x > 1e150) return log(x) + 0.6931471805599453;
     const double t = x - 1.0;
-    return log1p(t + sqrt(t * (t + 2.0)));
+    // Each root is NaN below the domain; the root of the product is not.
+    return log1p(t + sqrt(t) * sqrt(t + 2.0));
 }
 BARE double atanh(double x) {
     const double a = fabs(x);

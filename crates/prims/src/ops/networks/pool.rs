@@ -8,7 +8,7 @@ use ir_core::{DType, Scalar, Shape, SymExpr, numel};
 use kernel_ir::ReduceOp;
 use smallvec::smallvec;
 
-use crate::ops::common::{choose, widen};
+use crate::ops::common::{choose, want_inexact, widen};
 use crate::ops::primitive::movement::lowest;
 use crate::ops::shapes::shape::{self, Made, out};
 use crate::{Autocast, Builder, Call, OpDef, OpError};
@@ -316,9 +316,11 @@ fn window_counts(b: &mut Builder<'_>, c: &Call<'_>, w: &Windows, like: ValueId) 
     }
 }
 
-/// Sizes of the result of an adaptive pool in its last dimensions; an absent one stays.
+/// Sizes of the result of an adaptive pool in its last dimensions; an absent one stays. Integers have no such pools.
 fn adaptive_sizes(b: &mut Builder<'_>, c: &Call<'_>, n: usize) -> Result<(Shape, Vec<SymExpr>), OpError> {
-    let sizes = b.sizes(c.value("self")?)?;
+    let input = c.value("self")?;
+    want_inexact(c, b.dtype(input)?)?;
+    let sizes = b.sizes(input)?;
     if sizes.len() != n + 1 && sizes.len() != n + 2 {
         return Err(c.invalid(format!("takes {} or {} dimensions, not {}", n + 1, n + 2, sizes.len())));
     }

@@ -115,12 +115,18 @@ pub(crate) fn norm_of(
     keepdim: bool,
 ) -> Result<ValueId, OpError> {
     let dtype = b.dtype(x)?.to_real();
-    if ord == 2.0 && !b.dtype(x)?.is_complex() && !dims.is_empty() {
+    let sizes = b.sizes(x)?;
+    if ord != 0.0 && dims.iter().all(|&d| sizes[d] == SymExpr::ONE) {
+        // Of one element, so that no power of it overflows.
+        let size = b.call1("aten.abs.default", vec![x.into()])?;
+        return b.reduce(ReduceOp::Sum, size, dims, keepdim);
+    }
+    if ord == 2.0 && !b.dtype(x)?.is_complex() {
         let squares = b.mul(x, x)?;
         let sum = b.reduce(ReduceOp::Sum, squares, dims, keepdim)?;
         return root(b, sum, 2.0);
     }
-    if ord == 2.0 && !dims.is_empty() {
+    if ord == 2.0 {
         let (re, im) = (b.call1("prims.real", vec![x.into()])?, b.call1("prims.imag", vec![x.into()])?);
         let (re, im) = (b.mul(re, re)?, b.mul(im, im)?);
         let squares = b.add(re, im)?;
@@ -136,7 +142,7 @@ pub(crate) fn norm_of(
     if ord.is_infinite() {
         return b.reduce(if ord > 0.0 { ReduceOp::Max } else { ReduceOp::Min }, size, dims, keepdim);
     }
-    if ord == 1.0 || dims.is_empty() {
+    if ord == 1.0 {
         return b.reduce(ReduceOp::Sum, size, dims, keepdim);
     }
     let powers = if ord >= 2.0 {

@@ -148,10 +148,17 @@ fn inferred(
 /// The first elements in row-major order in another shape. More elements than there are have no value and are refused.
 fn resize(b: &mut Builder<'_>, c: &Call<'_>, sizes: &[SymExpr]) -> Made {
     let x = c.value("self")?;
-    if *c.arg("memory_format") == fx_ir::Arg::MemoryFormat(ir_core::MemoryFormat::ChannelsLast) {
-        return Err(
-            c.unsupported("`channels_last`: which element comes first depends on how the tensor lies")
-        );
+    let template = c.op.schema.arg_index("the_template").map(|_| c.value("the_template")).transpose()?;
+    let row_major = match c.arg("memory_format") {
+        fx_ir::Arg::MemoryFormat(ir_core::MemoryFormat::Preserve) => match template {
+            Some(t) => b.meta(t)?.is_contiguous(),
+            None => true,
+        },
+        fx_ir::Arg::MemoryFormat(format) => *format == ir_core::MemoryFormat::Contiguous,
+        _ => true,
+    };
+    if !row_major || !b.meta(x)?.is_contiguous() {
+        return Err(c.unsupported("tensors that are not row-major: the order of elements is that of memory"));
     }
     let (have, want) = (numel(&b.sizes(x)?), numel(sizes));
     b.require_at_least(&have, want.clone(), |graph| {
