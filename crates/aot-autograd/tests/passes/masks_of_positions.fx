@@ -20,3 +20,17 @@ graph "g" {
   %z: f32[2, 3, s0, 4], %t: f32[2, 3, s0] = prims.attention(%y, %k, %v, %a, false, 0.5)
   return %z
 }
+
+# expected:
+# fx 1.0
+#
+# graph "g" {
+#   symbol s0 "n" 2..=64 hint 6
+#   %q: f32[2, 3, s0, 4] = input "q"
+#   %k: f32[2, 3, s0, 4] = input "k"
+#   %v: f32[2, 3, s0, 4] = input "v"
+#
+#   %y: f32[2, 3, s0, 4], %s: f32[2, 3, s0] = prims.attention(%q, %k, %v, none, true, 0.5)
+#   %z: f32[2, 3, s0, 4], %t: f32[2, 3, s0] = prims.attention(%y, %k, %v, none, false, 0.5)
+#   return %z
+# }

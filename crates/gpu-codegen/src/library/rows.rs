@@ -5,9 +5,7 @@
 //! Not here: inputs and outputs of a call, whose rows are as the caller has them.
 
 use ir_core::{Atom, DType, Shape, SymExpr};
-use kernel_ir::{
-    ArenaPlan, BufId, Inst, InstKind, LoopKernel, Matmul, Operand, Program, Step, Storage,
-};
+use kernel_ir::{ArenaPlan, BufId, Inst, InstKind, LoopKernel, Matmul, Operand, Program, Step, Storage};
 
 use crate::library::pack::{copy, for_each_step};
 
@@ -80,7 +78,8 @@ fn matrices(program: &Program) -> Vec<(BufId, i64)> {
             let root = program.root(buf);
             let buffer = &program.buffers[root];
             let row = buffer.sizes.last().and_then(uneven);
-            let fits = buffer.storage == Storage::Arena && is_half(program, root) && !program.is_dynamic(root);
+            let fits =
+                buffer.storage == Storage::Arena && is_half(program, root) && !program.is_dynamic(root);
             if let Some(row) = row.filter(|_| fits && found.iter().all(|(known, _)| *known != root)) {
                 found.push((root, row));
             }
@@ -137,7 +136,9 @@ fn weight_strides(program: &Program, operand: &Operand) -> Option<Shape> {
         return None;
     }
     let strides = operand.strides.iter().enumerate();
-    strides.map(|(d, s)| if d == along { Some(SymExpr::ONE) } else { scaled(s, row).or(Some(s.clone())) }).collect()
+    strides
+        .map(|(d, s)| if d == along { Some(SymExpr::ONE) } else { scaled(s, row).or(Some(s.clone())) })
+        .collect()
 }
 
 /// A distance of whole rows, where rows have a gap.
@@ -186,7 +187,8 @@ impl Gap {
         let known = matches!(step, Step::Loop(_) | Step::Matmul(_) | Step::Together(_));
         let by_rows = |o: &&Operand| moved(&o.sizes, &o.strides, &o.offset, self.row).is_some();
         let own = |o: &&Operand| program.root(o.buf) == self.of;
-        !self.touches(program, step) || (known && step.operands().into_iter().filter(own).all(|o| by_rows(&o)))
+        !self.touches(program, step)
+            || (known && step.operands().into_iter().filter(own).all(|o| by_rows(&o)))
     }
 
     fn apply(self, program: &mut Program) {
