@@ -33,10 +33,9 @@ pub(crate) fn apart(program: &Program, k: &LoopKernel, target: &Target) -> Optio
 
 /// Whether a stage uses nothing of the stages before it but what they stored.
 fn reads_memory_alone(stage: &Stage) -> bool {
-    stage
-        .insts
-        .iter()
-        .all(|inst| !matches!(inst.kind, InstKind::Acc(_) | InstKind::Reduce { .. } | InstKind::Scan { .. }))
+    stage.insts.iter().all(|inst| {
+        !matches!(inst.kind, InstKind::Acc(_) | InstKind::Reduce { .. } | InstKind::Scan { .. })
+    })
 }
 
 /// The kernels of both parts, one after the other.
