@@ -130,8 +130,9 @@ shown[r][w] = word < {words} ? (u32){word} >> (pair * 2) : 0u;
                 )
             }
             Side::Keys => {
-                let shown =
-                    format!("const bool seen = ({seen}) && (shown[n / 4][n & 1] >> (n >> 1 & 1) * 8 & 1u) != 0;\n");
+                let shown = format!(
+                    "const bool seen = ({seen}) && (shown[n / 4][n & 1] >> (n >> 1 & 1) * 8 & 1u) != 0;\n"
+                );
                 format!(
                     "u32 shown[{groups}][2];
 #pragma unroll

@@ -12,14 +12,15 @@ use crate::{GenError, Target, Variant};
 /// Points of a stage from which a launch of its own is worth it.
 const ENOUGH: i64 = 64 * 1024;
 
-/// Two kernels, where the last stage of one has no reduction, many points and few outer ones: all before it, and the points of that
-/// stage as a kernel without a loop.
+/// Two kernels, where a kernel scans few rows and its last stage has no reduction and many points: all before it, and the points
+/// of that stage as a kernel without a loop.
 pub(crate) fn apart(program: &Program, k: &LoopKernel, target: &Target) -> Option<[LoopKernel; 2]> {
     let (last, before) = k.stages.split_last()?;
     let outer = hint(program, &volume(&k.outer));
     let points = outer.saturating_mul(hint(program, &volume(&last.inner)));
     let few = outer < i64::from(target.multiprocessors);
-    if before.is_empty() || last.inner.is_empty() || !few || points < ENOUGH || !reads_memory_alone(last) {
+    let scans = before.iter().flat_map(|s| &s.insts).any(|i| matches!(i.kind, InstKind::Scan { .. }));
+    if !scans || last.inner.is_empty() || !few || points < ENOUGH || !reads_memory_alone(last) {
         return None;
     }
     let mut first = k.clone();
@@ -33,9 +34,10 @@ pub(crate) fn apart(program: &Program, k: &LoopKernel, target: &Target) -> Optio
 
 /// Whether a stage uses nothing of the stages before it but what they stored.
 fn reads_memory_alone(stage: &Stage) -> bool {
-    stage.insts.iter().all(|inst| {
-        !matches!(inst.kind, InstKind::Acc(_) | InstKind::Reduce { .. } | InstKind::Scan { .. })
-    })
+    stage
+        .insts
+        .iter()
+        .all(|inst| !matches!(inst.kind, InstKind::Acc(_) | InstKind::Reduce { .. } | InstKind::Scan { .. }))
 }
 
 /// The kernels of both parts, one after the other.

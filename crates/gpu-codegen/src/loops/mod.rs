@@ -331,18 +331,23 @@ fn team_stage(
         );
         out.push_str(&writer.write(&stage.insts, &effects, uses)?);
         out.push_str(&"}\n".repeat(stage.inner.len()));
-    } else if let Some(wide) = Wide::of_team(head.program, k, n, team) {
-        let writer = BodyWriter { extents: &extents, prefix: &prefix, ..*head };
-        out.push_str(&wide.team_text(&writer, team, uses)?);
     } else {
         let writer = BodyWriter { extents: &extents, prefix: &prefix, ..*head };
         let count = writer.expr(&volume(&stage.inner), uses);
-        // NVRTC 13.0 crashes where it unrolls some loops that divide their counter.
-        out.push_str(if divides(stage) { "#pragma unroll 1\n" } else { "" });
-        let _ = writeln!(out, "for (idx q = rank; q < {count}; q += {team}) {{");
-        out.push_str(&unravel(&writer, &stage.inner, first, "q", uses));
-        out.push_str(&writer.write(&stage.insts, &effects, uses)?);
-        out.push_str("}\n");
+        let mut from = "rank".to_owned();
+        let wide = Wide::of_team(head.program, k, n, team);
+        if let Some(wide) = &wide {
+            out.push_str(&wide.team_text(&writer, team, uses)?);
+            from = format!("{count} - {} + rank", wide.rest());
+        }
+        if wide.is_none_or(|wide| wide.rest() > 0) {
+            // NVRTC 13.0 crashes where it unrolls some loops that divide their counter.
+            out.push_str(if divides(stage) { "#pragma unroll 1\n" } else { "#pragma unroll 4\n" });
+            let _ = writeln!(out, "for (idx q = {from}; q < {count}; q += {team}) {{");
+            out.push_str(&unravel(&writer, &stage.inner, first, "q", uses));
+            out.push_str(&writer.write(&stage.insts, &effects, uses)?);
+            out.push_str("}\n");
+        }
     }
     for inst in &stage.insts {
         if let InstKind::Reduce { acc, .. } = inst.kind {
