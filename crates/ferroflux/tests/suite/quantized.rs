@@ -7,8 +7,7 @@ use ferroflux::{Options, Program, Tensor};
 
 const BACKENDS: [&str; 3] = ["eager", "oracle", "cpu"];
 
-const X: [f32; 12] =
-    [-1.3, -0.75, -0.25, 0.0, 0.25, 0.5, 0.750_000_1, 2.9, 40.0, -50.0, 0.125, 1.0];
+const X: [f32; 12] = [-1.3, -0.75, -0.25, 0.0, 0.25, 0.5, 0.750_000_1, 2.9, 40.0, -50.0, 0.125, 1.0];
 
 fn x() -> Tensor {
     Tensor::from_vec(X.to_vec(), &[2, 6]).unwrap()
@@ -56,7 +55,10 @@ return %d",
         &[],
         &[
             &[0., 0., 2., 3., 4., 5., 6., 15., 163., 0., 3., 7.],
-            &[-2.1000001, -2.1000001, -1.5, -1.2, -0.9, -0.6, -0.3, 2.4000001, 46.8000031, -2.1000001, -1.2, 0.0],
+            &[
+                -2.1000001, -2.1000001, -1.5, -1.2, -0.9, -0.6, -0.3, 2.4000001, 46.8000031, -2.1000001,
+                -1.2, 0.0,
+            ],
         ],
     );
     gives(
@@ -88,7 +90,20 @@ return %n"
         &[
             &[-13., -8., -2., 0., 2., 5., 7., 13., 113., -128., 5., 8.],
             &[-1.3000001, -0.8, -0.2, 0.0, 0.2, 0.5, 0.74, 2.96, 39.9599991, -49.2099991, 0.0, 1.11],
-            &[-1.3000001, -0.8, -0.2, 0.0, 0.2, 0.5, 2.5900002, 4.8099999, 41.8100014, -47.3600006, 1.85, 2.96],
+            &[
+                -1.3000001,
+                -0.8,
+                -0.2,
+                0.0,
+                0.2,
+                0.5,
+                2.5900002,
+                4.8099999,
+                41.8100014,
+                -47.3600006,
+                1.85,
+                2.96,
+            ],
         ],
     );
 }
@@ -124,8 +139,18 @@ return %d",
             &[56., 14.],
             &[-128., -50., 21., 56., 91., 127., 16., 22., 127., -128., 14., 17.],
             &[
-                -1.2988235, -0.7482353, -0.2470588, 0.0, 0.2470588, 0.5011765, 0.7058824, 2.8235295, 39.8823547,
-                -50.1176491, 0.0, 1.0588236,
+                -1.2988235,
+                -0.7482353,
+                -0.2470588,
+                0.0,
+                0.2470588,
+                0.5011765,
+                0.7058824,
+                2.8235295,
+                39.8823547,
+                -50.1176491,
+                0.0,
+                1.0588236,
             ],
         ],
     );
@@ -172,7 +197,10 @@ return %u",
 fn bytes(sizes: &[usize], salt: usize) -> Tensor {
     let n = sizes.iter().product();
     let at = |i: usize| (((i * 2_654_435_761 + salt * 977) >> 7) % 121) as i64 - 60;
-    Tensor::from_vec((0..n).map(at).collect::<Vec<i64>>(), sizes).unwrap().to_dtype(ir_core::DType::I8).unwrap()
+    Tensor::from_vec((0..n).map(at).collect::<Vec<i64>>(), sizes)
+        .unwrap()
+        .to_dtype(ir_core::DType::I8)
+        .unwrap()
 }
 
 /// Floats from -2 to 2.
@@ -267,7 +295,8 @@ fn a_network_of_integers_has_the_values_of_a_dequantized_one() {
             // One step of a quantized value, where a sum lies half way between two; one such step moves the last output by up
             // to the scale times the largest weight.
             let most = if n == 4 { 0.02 * 60.0 * 0.0026 } else { 1.0 };
-            let far = got.iter_f64().zip(wanted.iter_f64()).filter(|(g, w)| (g - w).abs() > most + 1e-5).count();
+            let far =
+                got.iter_f64().zip(wanted.iter_f64()).filter(|(g, w)| (g - w).abs() > most + 1e-5).count();
             assert_eq!(far, 0, "{backend}: output {n}");
             let differ = got.iter_f64().zip(wanted.iter_f64()).filter(|(g, w)| (g - w).abs() > 1e-3).count();
             assert!(differ * 500 <= got.numel(), "{backend}: {differ} of {} of output {n}", got.numel());

@@ -140,14 +140,11 @@ impl NarrowConv {
             };
             let from = (from as *const u8).wrapping_offset(at(&self.input));
             let to = (to as *mut u8).wrapping_offset(at(&dense));
-            for x in 0..width as isize {
-                for c in 0..s.in_channels as isize {
-                    // SAFETY: the element is inside of the input, its copy inside of the dense one.
-                    unsafe {
-                        let from = from.wrapping_offset((x * self.input.w + c * self.input.c) * size);
-                        let to = to.wrapping_offset((x * dense.w + c) * size);
-                        std::ptr::copy_nonoverlapping(from, to, size as usize);
-                    }
+            // SAFETY: the elements are inside of the input, their copies inside of the dense one.
+            unsafe {
+                match size {
+                    1 => interleave::<u8>(from, to, [s.in_channels, width], &self.input),
+                    _ => interleave::<u16>(from.cast(), to.cast(), [s.in_channels, width], &self.input),
                 }
             }
         });
@@ -165,15 +162,27 @@ impl NarrowConv {
             let windows: Vec<Windows<'_>> = (0..s.batch * s.groups)
                 .map(|i| Windows { source: &source, image: i / s.groups, group: i % s.groups })
                 .collect();
-            let job = |w: &'_ Windows<'_>| (w.group, w.image);
-            let jobs: Vec<Job<'_>> = windows
-                .iter()
-                .map(|w| {
-                    let (group, batch) = job(w);
-                    Job { rows: w, group, batch, column: group * weights.n() }
-                })
-                .collect();
+            let mut jobs: Vec<Job<'_>> = Vec::with_capacity(windows.len());
+            for w in &windows {
+                jobs.push(Job { rows: w, group: w.group, batch: w.image, column: w.group * weights.n() });
+            }
             run(&jobs, self.pixels(), weights, hook);
+        }
+    }
+}
+
+/// Copies a line with these strides to one with channels last.
+///
+/// # Safety
+/// The line's elements are readable, and as many at `to` writable.
+unsafe fn interleave<T: Copy>(from: *const T, to: *mut T, [channels, width]: [usize; 2], strides: &Strides5) {
+    for c in 0..channels {
+        let from = from.wrapping_offset(c as isize * strides.c);
+        for x in 0..width {
+            let from = from.wrapping_offset((x as isize).wrapping_mul(strides.w));
+            let to = to.wrapping_add(x.wrapping_mul(channels).wrapping_add(c));
+            // SAFETY: the caller's promise.
+            unsafe { *to = *from };
         }
     }
 }
@@ -263,12 +272,17 @@ impl Windows<'_> {
         let [kd, kh, kw] = s.kernel;
         let pixel = s.in_channels / s.groups * size;
         let fill = self.source.fill();
-        for (i, row) in rows.enumerate() {
-            let at = [row / (oh * ow), row / ow % oh, row % ow];
+        let mut at = [rows.start / (oh * ow), rows.start / ow % oh, rows.start % ow];
+        for i in 0..rows.len() {
             let first: [isize; 3] =
                 std::array::from_fn(|d| (at[d] * s.stride[d]) as isize - s.pad_lo[d] as isize);
             let mut to = to.wrapping_add(i * ld);
             let begin = to;
+            // The next pixel, without divisions.
+            at[2] += 1;
+            if at[2] == ow {
+                at = if at[1] + 1 == oh { [at[0] + 1, 0, 0] } else { [at[0], at[1] + 1, 0] };
+            }
             for z in 0..kd {
                 for y in 0..kh {
                     let (z, y) = ((z * s.dilation[0]) as isize, (y * s.dilation[1]) as isize);
@@ -312,13 +326,17 @@ impl Windows<'_> {
             let high = (width - x).clamp(low as isize, kw as isize) as usize;
             // SAFETY: taps `low..high` are inside of the line; the row has room for all.
             unsafe {
-                to.write_bytes(fill, low * per);
+                if low > 0 {
+                    to.write_bytes(fill, low * per);
+                }
                 copy(
                     line.wrapping_offset((x + low as isize) * stride),
                     to.add(low * per),
                     (high - low) * per,
                 );
-                to.add(high * per).write_bytes(fill, (kw - high) * per);
+                if high < kw {
+                    to.add(high * per).write_bytes(fill, (kw - high) * per);
+                }
             }
             return;
         }

@@ -5,6 +5,8 @@ use crate::micro::Isa;
 
 /// Columns of a panel.
 pub(super) const PANEL: usize = 16;
+/// Panels of a block: their groups take turns in memory, so that a tile of them reads one stream.
+pub(super) const BLOCK: usize = 4;
 /// Bytes of one group of a panel: four for each column.
 pub(super) const GROUP: usize = 4 * PANEL;
 
@@ -46,22 +48,39 @@ impl Unit {
         }
     }
 
-    /// Most panels and rows of one tile.
-    pub(super) const fn tile(self) -> (usize, usize) {
+    /// Most panels of one tile.
+    pub(super) const fn panels(self) -> usize {
         match self {
-            Unit::Portable => (1, 1),
+            Unit::Portable => 1,
+            #[cfg(target_arch = "x86_64")]
+            Unit::Avx2 => 1,
+            #[cfg(target_arch = "x86_64")]
+            Unit::Vnni | Unit::Bf16 => BLOCK,
+        }
+    }
+
+    /// Most rows of a tile of this many panels.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables, reason = "there is one unit"))]
+    pub(super) const fn rows(self, panels: usize) -> usize {
+        match self {
+            Unit::Portable => 1,
             // Four rows of two vectors, two of B and two temporaries.
             #[cfg(target_arch = "x86_64")]
-            Unit::Avx2 => (1, 4),
-            // Six rows of four vectors, four of B and a broadcast: 29 of 32 registers.
+            Unit::Avx2 => 4,
+            // Enough sums to hide the latency of an instruction, in at most 29 of 32 registers; more than ten rows have no
+            // registers for their addresses.
             #[cfg(target_arch = "x86_64")]
-            Unit::Vnni | Unit::Bf16 => (4, 6),
+            Unit::Vnni | Unit::Bf16 => match panels {
+                1 => 10,
+                2 | 3 => 8,
+                _ => 6,
+            },
         }
     }
 }
 
 /// Rows of the largest tile.
-pub(super) const MAX_ROWS: usize = 6;
+pub(super) const MAX_ROWS: usize = 10;
 
 /// A tile: `c[i][j] = first[j] + sum over k of a[i][k] * b[k][j]`, with 32-bit sums.
 pub(super) struct Tile {
@@ -69,10 +88,10 @@ pub(super) struct Tile {
     pub(super) rows: [*const u8; MAX_ROWS],
     /// Groups of four bytes of k.
     pub(super) groups: usize,
-    /// First panel.
+    /// The first group of the first panel; further panels follow.
     pub(super) b: *const u8,
-    /// Bytes between panels.
-    pub(super) panel: usize,
+    /// Bytes from group to group: those of all panels of the block.
+    pub(super) step: usize,
     /// What each column's sum begins with; null is 0.
     pub(super) first: *const u32,
     /// Where sums go; columns of whole panels.
@@ -96,7 +115,7 @@ pub(super) unsafe fn portable(tile: &Tile) {
         }
         for g in 0..tile.groups {
             let a: [u8; 4] = tile.rows[0].add(4 * g).cast::<[u8; 4]>().read_unaligned();
-            let b = &*tile.b.add(GROUP * g).cast::<[[i8; 4]; PANEL]>();
+            let b = &*tile.b.add(tile.step * g).cast::<[[i8; 4]; PANEL]>();
             for (sum, b) in sums.iter_mut().zip(b) {
                 let product = |k: usize| i32::from(a[k]) * i32::from(b[k]);
                 *sum = sum.wrapping_add(product(0) + product(1) + product(2) + product(3));

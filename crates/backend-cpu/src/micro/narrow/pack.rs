@@ -1,6 +1,7 @@
-//! The packed form of B for products of narrow numbers: panels of sixteen columns, four bytes of each column together.
+//! The packed form of B for products of narrow numbers: panels of sixteen columns, four bytes of each column together, and the
+//! groups of neighbouring panels in turns.
 
-use super::dot::{GROUP, PANEL};
+use super::dot::{BLOCK, GROUP, PANEL};
 use super::{Narrow, Unit, unit};
 use crate::micro::scratch::AlignedBuf;
 use crate::micro::{Isa, MicroError, team};
@@ -140,18 +141,28 @@ impl NarrowWeights {
         }
     }
 
-    /// Bytes of a panel.
-    pub(super) fn panel_bytes(&self) -> usize {
-        self.steps() * GROUP
+    /// Panels of the block of a panel, and its number among them.
+    fn block(&self, panel: usize) -> (usize, usize) {
+        if self.form == Form::Depthwise {
+            return (1, 0);
+        }
+        let first = panel / BLOCK * BLOCK;
+        ((self.panels() - first).min(BLOCK), panel - first)
+    }
+
+    /// Bytes between the groups of a panel.
+    pub(super) fn step(&self, panel: usize) -> usize {
+        self.block(panel).0 * GROUP
     }
 
     fn words(&self) -> usize {
         self.groups * self.panels() * (self.steps() * PANEL + PANEL)
     }
 
-    /// The first panel of a group.
+    /// The first group of four bytes of a panel.
     pub(super) fn panel(&self, group: usize, panel: usize) -> *const u8 {
-        let at = (group * self.panels() + panel) * self.panel_bytes();
+        let (_, within) = self.block(panel);
+        let at = (group * self.panels() + panel - within) * self.steps() * GROUP + within * GROUP;
         self.buf.ptr().cast::<u8>().wrapping_add(at)
     }
 
@@ -167,7 +178,7 @@ impl NarrowWeights {
     /// Fills one panel; `shift` is subtracted from each number of A.
     unsafe fn fill(&self, group: usize, panel: usize, element: Element<'_>, shift: i32) {
         let size = self.numbers.size();
-        let to = self.panel(group, panel).cast_mut();
+        let (to, step) = (self.panel(group, panel).cast_mut(), self.step(panel));
         for j in 0..PANEL.min(self.n - panel * PANEL) {
             let mut sum = 0i32;
             for k in 0..self.k {
@@ -176,16 +187,16 @@ impl NarrowWeights {
                 unsafe {
                     match (self.form, self.numbers) {
                         (Form::Panels, Narrow::Bf16) => {
-                            let at = k / 2 * GROUP + 4 * j + k % 2 * size;
+                            let at = k / 2 * step + 4 * j + k % 2 * size;
                             to.add(at).cast::<u16>().write_unaligned(from.cast::<u16>().read_unaligned());
                         }
                         (Form::Panels, _) => {
-                            to.add(k / 4 * GROUP + 4 * j + k % 4).write(from.read());
+                            to.add(k / 4 * step + 4 * j + k % 4).write(from.read());
                             sum = sum.wrapping_add(i32::from(from.cast::<i8>().read()));
                         }
                         (Form::Depthwise, _) => {
                             let w = i32::from(from.cast::<i8>().read());
-                            to.add(k * GROUP + 4 * j).cast::<i32>().write(w);
+                            to.add(k * step + 4 * j).cast::<i32>().write(w);
                             sum = sum.wrapping_add(w);
                         }
                     }

@@ -3,14 +3,14 @@
 
 use std::ops::Range;
 
-use super::dot::{self, MAX_ROWS, PANEL, Tile};
+use super::dot::{self, BLOCK, MAX_ROWS, PANEL, Tile};
 use super::{Narrow, NarrowWeights, Unit};
 use crate::micro::driver::part;
 use crate::micro::error::same;
 use crate::micro::{BatchDim, EpilogueBlock, Hook, MicroError, scratch, team};
 
-/// Bytes of A, and bytes of sums, that a block should have at most: together with a panel they stay in a 1 MiB cache.
-const BLOCK: usize = 192 * 1024;
+/// Bytes of A, and bytes of sums, that a task should have at most: together with a block of B they stay in a 1 MiB cache.
+const MOST: usize = 192 * 1024;
 /// Multiply-adds of a task below which splitting further costs more than it balances.
 const MIN_TASK: usize = 1 << 21;
 
@@ -127,7 +127,7 @@ pub(super) struct Job<'a> {
     pub(super) column: usize,
 }
 
-/// Blocks of rows and of panels of each product.
+/// Parts of the rows, and of the blocks of panels, of each product.
 struct Grid {
     rows: usize,
     panels: usize,
@@ -135,14 +135,14 @@ struct Grid {
 
 impl Grid {
     fn choose(count: usize, m: usize, b: &NarrowWeights, threads: usize) -> Grid {
-        let (bytes, panels) = (b.steps() * 4, b.n().div_ceil(PANEL));
-        let most = (BLOCK / bytes.max(1)).min(BLOCK / (4 * b.n().max(1))).clamp(4 * MAX_ROWS, 1024);
+        let (bytes, blocks) = (b.steps() * 4, b.n().div_ceil(BLOCK * PANEL));
+        let most = (MOST / bytes.max(1)).min(MOST / (4 * b.n().max(1))).clamp(4 * MAX_ROWS, 1024);
         let mut grid = Grid { rows: m.div_ceil(most), panels: 1 };
         let work = count * m * b.n() * b.k();
         while threads > 1 && count * grid.rows * grid.panels < 4 * threads {
             let part = work / (count * grid.rows * grid.panels).max(1);
             let must = count * grid.rows * grid.panels < threads;
-            let (rows, columns) = (2 * grid.rows * MAX_ROWS <= m, 8 * grid.panels <= panels);
+            let (rows, columns) = (2 * grid.rows * MAX_ROWS <= m, 2 * grid.panels <= blocks);
             if (!must && part < 2 * MIN_TASK) || !(rows || columns) {
                 break;
             }
@@ -163,16 +163,17 @@ pub(super) unsafe fn run(jobs: &[Job<'_>], m: usize, b: &NarrowWeights, hook: Ho
     }
     let work = jobs.len() * m * b.n() * b.k().max(1) / 4;
     let grid = Grid::choose(jobs.len(), m, b, team::threads_for(work));
-    let panels = b.n().div_ceil(PANEL);
+    let (panels, blocks) = (b.n().div_ceil(PANEL), b.n().div_ceil(BLOCK * PANEL));
     let each = grid.rows * grid.panels;
     team::par_for_work(jobs.len() * each, work, &|task| {
         let (job, at) = (&jobs[task / each], task % each);
+        let own = part(blocks, grid.panels, at / grid.rows);
         let block = Block {
             job,
             b,
             hook,
             rows: part(m, grid.rows, at % grid.rows),
-            panels: part(panels, grid.panels, at / grid.rows),
+            panels: own.start * BLOCK..(own.end * BLOCK).min(panels),
         };
         // SAFETY: the caller's promise; blocks are disjoint.
         unsafe { block.run() };
@@ -239,29 +240,30 @@ impl Block<'_> {
 
     /// Panels outside, so that a panel stays in the first-level cache over all rows.
     unsafe fn tiles(&self, a: *const u8, stride: isize, c: *mut u32, ldc: usize) {
-        let (most, rows) = self.b.unit.tile();
-        let groups = self.panels.len().div_ceil(most);
-        let blocks = self.rows.len().div_ceil(rows);
-        for g in 0..groups {
-            let panels = part(self.panels.len(), groups, g);
-            let at = self.panels.start + panels.start;
+        let most = self.b.unit.panels();
+        let mut at = self.panels.start;
+        while at < self.panels.end {
+            // Parts of panels begin and end with their blocks.
+            let panels = most.min(self.panels.end - at);
+            let blocks = self.rows.len().div_ceil(self.b.unit.rows(panels));
             for i in 0..blocks {
                 let rows = part(self.rows.len(), blocks, i);
                 let mut tile = Tile {
                     rows: [a; MAX_ROWS],
                     groups: self.b.steps(),
                     b: self.b.panel(self.job.group, at),
-                    panel: self.b.panel_bytes(),
+                    step: self.b.step(at),
                     first: self.b.first(self.job.group, at),
-                    c: c.wrapping_add(rows.start * ldc + panels.start * PANEL),
+                    c: c.wrapping_add(rows.start * ldc + (at - self.panels.start) * PANEL),
                     ldc,
                 };
                 for (to, row) in tile.rows.iter_mut().zip(rows.clone()) {
                     *to = a.wrapping_offset(row as isize * stride);
                 }
                 // SAFETY: the tile lies inside of the block; packing has checked the unit.
-                unsafe { code(self.b.unit, rows.len(), panels.len())(&tile) };
+                unsafe { code(self.b.unit, rows.len(), panels)(&tile) };
             }
+            at += panels;
         }
     }
 }

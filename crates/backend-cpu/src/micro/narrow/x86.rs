@@ -16,6 +16,8 @@ trait Dot {
     type Sums: Copy;
     /// Four bytes of each column.
     type Columns: Copy;
+    /// Four bytes of a row, for all columns.
+    type Row: Copy;
 
     /// # Safety
     /// Sixteen sums must be readable, or `from` null: then they are 0.
@@ -24,8 +26,11 @@ trait Dot {
     /// 64 bytes must be readable.
     unsafe fn columns(from: *const u8) -> Self::Columns;
     /// # Safety
-    /// Four bytes of A must be readable.
-    unsafe fn add(sums: Self::Sums, a: *const u8, b: Self::Columns) -> Self::Sums;
+    /// Four bytes must be readable.
+    unsafe fn row(from: *const u8) -> Self::Row;
+    /// # Safety
+    /// The processor has the instructions.
+    unsafe fn add(sums: Self::Sums, a: Self::Row, b: Self::Columns) -> Self::Sums;
     /// # Safety
     /// Sixteen sums must be writable.
     unsafe fn store(sums: Self::Sums, to: *mut u32);
@@ -38,6 +43,7 @@ struct Avx2;
 impl Dot for Vnni {
     type Sums = __m512i;
     type Columns = __m512i;
+    type Row = __m512i;
 
     #[inline(always)]
     unsafe fn first(from: *const u32) -> __m512i {
@@ -50,9 +56,14 @@ impl Dot for Vnni {
         unsafe { _mm512_loadu_si512(from.cast()) }
     }
     #[inline(always)]
-    unsafe fn add(sums: __m512i, a: *const u8, b: __m512i) -> __m512i {
+    unsafe fn row(from: *const u8) -> __m512i {
         // SAFETY: the trait's promise.
-        unsafe { _mm512_dpbusd_epi32(sums, _mm512_set1_epi32(a.cast::<i32>().read_unaligned()), b) }
+        unsafe { _mm512_set1_epi32(from.cast::<i32>().read_unaligned()) }
+    }
+    #[inline(always)]
+    unsafe fn add(sums: __m512i, a: __m512i, b: __m512i) -> __m512i {
+        // SAFETY: the trait's promise.
+        unsafe { _mm512_dpbusd_epi32(sums, a, b) }
     }
     #[inline(always)]
     unsafe fn store(sums: __m512i, to: *mut u32) {
@@ -64,6 +75,7 @@ impl Dot for Vnni {
 impl Dot for Bf16 {
     type Sums = __m512;
     type Columns = __m512i;
+    type Row = __m512i;
 
     #[inline(always)]
     unsafe fn first(from: *const u32) -> __m512 {
@@ -76,10 +88,14 @@ impl Dot for Bf16 {
         unsafe { _mm512_loadu_si512(from.cast()) }
     }
     #[inline(always)]
-    unsafe fn add(sums: __m512, a: *const u8, b: __m512i) -> __m512 {
+    unsafe fn row(from: *const u8) -> __m512i {
+        // SAFETY: the trait's promise.
+        unsafe { _mm512_set1_epi32(from.cast::<i32>().read_unaligned()) }
+    }
+    #[inline(always)]
+    unsafe fn add(sums: __m512, a: __m512i, b: __m512i) -> __m512 {
         // SAFETY: the trait's promise; both types are 512 bits of any contents.
         unsafe {
-            let a = _mm512_set1_epi32(a.cast::<i32>().read_unaligned());
             let bits = |v: __m512i| std::mem::transmute::<__m512i, __m512bh>(v);
             _mm512_dpbf16_ps(sums, bits(a), bits(b))
         }
@@ -101,6 +117,7 @@ struct Pairs {
 impl Dot for Avx2 {
     type Sums = [__m256i; 2];
     type Columns = Pairs;
+    type Row = [__m256i; 2];
 
     #[inline(always)]
     unsafe fn first(from: *const u32) -> [__m256i; 2] {
@@ -121,20 +138,26 @@ impl Dot for Avx2 {
             Pairs { even, odd: b.map(|b| _mm256_srai_epi16::<8>(b)) }
         }
     }
-    /// Products of pairs of 16-bit numbers are exact in 32 bits, where those of bytes would saturate in 16.
     #[inline(always)]
-    unsafe fn add(mut sums: [__m256i; 2], a: *const u8, b: Pairs) -> [__m256i; 2] {
+    unsafe fn row(from: *const u8) -> [__m256i; 2] {
         // SAFETY: the trait's promise.
         unsafe {
-            let a = _mm256_set1_epi32(a.cast::<i32>().read_unaligned());
-            let (even, odd) = (_mm256_and_si256(a, _mm256_set1_epi16(255)), _mm256_srli_epi16::<8>(a));
-            for h in 0..2 {
+            let a = _mm256_set1_epi32(from.cast::<i32>().read_unaligned());
+            [_mm256_and_si256(a, _mm256_set1_epi16(255)), _mm256_srli_epi16::<8>(a)]
+        }
+    }
+    /// Products of pairs of 16-bit numbers are exact in 32 bits, where those of bytes would saturate in 16.
+    #[inline(always)]
+    unsafe fn add(mut sums: [__m256i; 2], [even, odd]: [__m256i; 2], b: Pairs) -> [__m256i; 2] {
+        for h in 0..2 {
+            // SAFETY: the trait's promise.
+            unsafe {
                 let both =
                     _mm256_add_epi32(_mm256_madd_epi16(even, b.even[h]), _mm256_madd_epi16(odd, b.odd[h]));
                 sums[h] = _mm256_add_epi32(sums[h], both);
             }
-            sums
         }
+        sums
     }
     #[inline(always)]
     unsafe fn store(sums: [__m256i; 2], to: *mut u32) {
@@ -163,16 +186,22 @@ unsafe fn tile<D: Dot, const MR: usize, const NP: usize>(t: &Tile) {
         let mut sums = [first; MR];
         let mut rows = [t.rows[0]; MR];
         rows.copy_from_slice(&t.rows[..MR]);
-        for g in 0..t.groups {
-            let mut b = [D::columns(t.b.add(GROUP * g)); NP];
+        // A tile of several panels has all of its block.
+        let step = if NP > 1 { NP * GROUP } else { t.step };
+        // Wrapping arithmetic: checks of overflow in debug builds would cost as much as the products.
+        let (mut from, mut at) = (t.b, 0usize);
+        for _ in 0..t.groups {
+            let mut b = [D::columns(from); NP];
             for p in 1..NP {
-                b[p] = D::columns(t.b.add(p * t.panel + GROUP * g));
+                b[p] = D::columns(from.wrapping_add(p * GROUP));
             }
             for r in 0..MR {
+                let a = D::row(rows[r].wrapping_add(at));
                 for p in 0..NP {
-                    sums[r][p] = D::add(sums[r][p], rows[r].add(4 * g), b[p]);
+                    sums[r][p] = D::add(sums[r][p], a, b[p]);
                 }
             }
+            (from, at) = (from.wrapping_add(step), at.wrapping_add(4));
         }
         for r in 0..MR {
             for p in 0..NP {
@@ -212,18 +241,26 @@ tiles!(
         (4, 1),
         (5, 1),
         (6, 1),
+        (7, 1),
+        (8, 1),
+        (9, 1),
+        (10, 1),
         (1, 2),
         (2, 2),
         (3, 2),
         (4, 2),
         (5, 2),
         (6, 2),
+        (7, 2),
+        (8, 2),
         (1, 3),
         (2, 3),
         (3, 3),
         (4, 3),
         (5, 3),
         (6, 3),
+        (7, 3),
+        (8, 3),
         (1, 4),
         (2, 4),
         (3, 4),
@@ -243,18 +280,26 @@ tiles!(
         (4, 1),
         (5, 1),
         (6, 1),
+        (7, 1),
+        (8, 1),
+        (9, 1),
+        (10, 1),
         (1, 2),
         (2, 2),
         (3, 2),
         (4, 2),
         (5, 2),
         (6, 2),
+        (7, 2),
+        (8, 2),
         (1, 3),
         (2, 3),
         (3, 3),
         (4, 3),
         (5, 3),
         (6, 3),
+        (7, 3),
+        (8, 3),
         (1, 4),
         (2, 4),
         (3, 4),
@@ -276,11 +321,12 @@ pub(super) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     unsafe {
         let mut at = 0;
         while at + 64 <= len {
-            _mm512_storeu_si512(to.add(at).cast(), _mm512_loadu_si512(from.add(at).cast()));
+            _mm512_storeu_si512(to.wrapping_add(at).cast(), _mm512_loadu_si512(from.wrapping_add(at).cast()));
             at += 64;
         }
         let mask = (1u64 << (len - at)) - 1;
-        _mm512_mask_storeu_epi8(to.add(at).cast(), mask, _mm512_maskz_loadu_epi8(mask, from.add(at).cast()));
+        let rest = _mm512_maskz_loadu_epi8(mask, from.wrapping_add(at).cast());
+        _mm512_mask_storeu_epi8(to.wrapping_add(at).cast(), mask, rest);
     }
 }
 
@@ -307,14 +353,17 @@ unsafe fn windows_of<const N: usize>(line: &Line, pixel: usize) {
     // SAFETY: the caller's promise.
     unsafe {
         let mut sums = [_mm512_loadu_si512(line.first.cast()); N];
-        let from = line.from.add(pixel * line.step);
+        let from = line.from.wrapping_add(pixel * line.step);
+        let mut weights = line.weights;
         for tap in 0..line.count {
-            let w = _mm512_loadu_si512(line.weights.add(GROUP * tap).cast());
-            let from = from.add(*line.taps.add(tap));
+            let w = _mm512_loadu_si512(weights.cast());
+            let mut from = from.wrapping_add(*line.taps.wrapping_add(tap));
             for p in 0..N {
-                let x = _mm512_cvtepu8_epi32(_mm_loadu_si128(from.add(p * line.step).cast()));
+                let x = _mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast()));
                 sums[p] = _mm512_dpwssd_epi32(sums[p], x, w);
+                from = from.wrapping_add(line.step);
             }
+            weights = weights.wrapping_add(GROUP);
         }
         for p in 0..N {
             _mm512_storeu_si512(line.to.add((pixel + p) * line.ld).cast(), sums[p]);
