@@ -28,24 +28,21 @@ pub(super) enum Unit {
 
 impl Unit {
     /// The fastest one for these numbers; none where `f32` is as fast.
+    #[cfg(target_arch = "x86_64")]
     pub(super) fn of(numbers: Narrow, isa: Isa) -> Option<Unit> {
-        #[cfg(target_arch = "x86_64")]
-        {
-            let wide = isa == Isa::Avx512 && is_x86_feature_detected!("avx512bw");
-            if numbers == Narrow::Bf16 {
-                return (wide && is_x86_feature_detected!("avx512bf16")).then_some(Unit::Bf16);
-            }
-            return Some(match isa {
-                Isa::Avx512 if wide && is_x86_feature_detected!("avx512vnni") => Unit::Vnni,
-                Isa::Avx512 | Isa::Avx2 if is_x86_feature_detected!("avx2") => Unit::Avx2,
-                _ => Unit::Portable,
-            });
+        let wide = isa == Isa::Avx512 && is_x86_feature_detected!("avx512bw");
+        match numbers {
+            Narrow::Bf16 => (wide && is_x86_feature_detected!("avx512bf16")).then_some(Unit::Bf16),
+            _ if wide && is_x86_feature_detected!("avx512vnni") => Some(Unit::Vnni),
+            _ if isa >= Isa::Avx2 && is_x86_feature_detected!("avx2") => Some(Unit::Avx2),
+            _ => Some(Unit::Portable),
         }
-        #[cfg(not(target_arch = "x86_64"))]
-        {
-            let _ = isa;
-            (numbers != Narrow::Bf16).then_some(Unit::Portable)
-        }
+    }
+
+    /// The only one.
+    #[cfg(not(target_arch = "x86_64"))]
+    pub(super) fn of(numbers: Narrow, _: Isa) -> Option<Unit> {
+        (numbers != Narrow::Bf16).then_some(Unit::Portable)
     }
 
     /// Most panels of one tile.
