@@ -69,6 +69,8 @@ pub(super) fn matmul(cx: &mut Cx) -> Result<(), Fault> {
         product(DType::F64, &[], [6, 11, 5], EpilogueKind::BiasRelu(1), false),
         product(DType::BF16, &[], [6, 32, 5], EpilogueKind::Nothing, false),
         product(DType::F16, &[2], [6, 16, 5], EpilogueKind::Nothing, false),
+        integer_product(DType::U8, [5, 12, 7], 131),
+        integer_product(DType::I8, [3, 9, 18], -6),
         shared_batch(),
         dynamic_rows(),
     ];
@@ -110,6 +112,50 @@ fn product(
     let flip = if flipped { ", right one transposed" } else { "" };
     let name = format!("{dtype} {left:?} x {:?}{flip}, {after:?}", of(k, n));
     Ok(Case::new(name, b.finish(), inputs).tolerance(SUMS))
+}
+
+/// A product of 8-bit integers with a zero point: sums are exact.
+fn integer_product(dtype: DType, [m, k, n]: [i64; 3], zero: i64) -> Result<Case, Fault> {
+    let mut b = Build::new("integers");
+    let (x, w) = (b.input(dtype, shape(&[m, k])), b.input(DType::I8, shape(&[k, n])));
+    let (left, right) = (b.whole(x), b.whole(w));
+    let epilogue = epilogue(&mut b, EpilogueKind::Nothing, DType::I32, &shape(&[m, n]));
+    let step = Matmul {
+        name: "integers".into(),
+        origins: vec![],
+        a: left,
+        b: right,
+        acc: DType::I32,
+        zero,
+        epilogue,
+    };
+    b.program.steps.push(Step::Matmul(step));
+    let inputs = vec![filled(dtype, &dims(&[m, k]), 58)?, filled(DType::I8, &dims(&[k, n]), 59)?];
+    Ok(Case::new(format!("{dtype} [{m}, {k}] less {zero} x i8 [{k}, {n}]"), b.finish(), inputs))
+}
+
+/// A convolution of 8-bit integers: padding is zero after the zero point is subtracted.
+fn integer_convolution() -> Result<Case, Fault> {
+    let mut b = Build::new("integers");
+    let (x, w) = (b.input(DType::U8, shape(&[2, 5, 6, 7])), b.input(DType::I8, shape(&[4, 5, 3, 3])));
+    let (input, weight) = (b.whole(x), b.whole(w));
+    let epilogue = epilogue(&mut b, EpilogueKind::Nothing, DType::I32, &shape(&[2, 4, 6, 7]));
+    b.program.steps.push(Step::Conv(Conv {
+        name: "integers".into(),
+        origins: vec![],
+        input,
+        weight,
+        stride: vec![1, 1],
+        padding: vec![(1, 1), (1, 1)],
+        dilation: vec![1, 1],
+        groups: 1,
+        transposed: false,
+        acc: DType::I32,
+        zero: 117,
+        epilogue,
+    }));
+    let inputs = vec![filled(DType::U8, &[2, 5, 6, 7], 64)?, filled(DType::I8, &[4, 5, 3, 3], 65)?];
+    Ok(Case::new("u8 less 117, window [3, 3] of i8", b.finish(), inputs))
 }
 
 /// One right matrix for all of a batch, by stride 0.
@@ -186,6 +232,7 @@ pub(super) fn convolution(cx: &mut Cx) -> Result<(), Fault> {
         conv(Window { input: &[1, 2, 4, 5, 6], out: 3, kernel: &[2, 3, 3], ..plain }, EpilogueKind::Nothing),
         conv(Window { transposed: true, ..plain }, EpilogueKind::Nothing),
         conv(Window { transposed: true, stride: 2, groups: 2, ..plain }, EpilogueKind::Nothing),
+        integer_convolution(),
     ];
     if cx.by_effort(false, true) {
         all.push(conv(Window { input: &[1, 16, 20, 20], out: 32, ..plain }, EpilogueKind::BiasRelu(1)));

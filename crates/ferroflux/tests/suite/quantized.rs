@@ -280,7 +280,7 @@ fn network() -> (String, BTreeMap<String, Tensor>) {
 fn integer_products(lines: &str, weights: &BTreeMap<String, Tensor>) -> usize {
     let graph = format!("fx 1.0\ngraph \"g\" {{\n{lines}\n}}\n").parse().unwrap();
     let program = Program::from_graph(graph, weights).unwrap().kernels().unwrap();
-    program.steps.iter().filter(|s| kernel_ir::is_integer_product(&program, s)).count()
+    program.one_by_one().steps.iter().filter(|s| kernel_ir::is_integer_product(&program, s)).count()
 }
 
 #[test]
