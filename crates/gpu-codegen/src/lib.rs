@@ -49,13 +49,14 @@ use ir_core::{DType, SymExpr, SymId};
 use kernel_ir::{BufId, ExternOp, Program, Step};
 use thiserror::Error;
 
-pub use attention::blocks::note_blocks_of_masks;
+pub use attention::masks::prepare_masks;
 pub use dialect::{Dialect, Prelude};
 pub use fused_launch::chain::{Chain, chain};
 pub use fused_launch::{LaunchGroup, fuse_launches};
 pub use library::blocks::{Blocks, fold};
 pub use library::epilogue::{Packed, epilogue, epilogue_of, relayout, result_dtype, store_order};
 pub use library::pack::pack_weights;
+pub use library::rows::align_rows;
 pub use library::vendor_epilogue::{Bias, StridedView, VendorEpilogue, vendor_epilogue};
 pub use target::{Features, Target};
 

@@ -125,6 +125,10 @@ impl<D: Driver> Compiled<D> {
             (machine.exec.addresses[root], blocks[root]) = place(root)?;
         }
         self.finish_init(reads.contains(&false))?;
+        let (usage, kept) = (self.memory().usage(), blocks.iter().flatten().map(Block::bytes).sum::<u64>());
+        tracing::debug!(
+            target: "kernel", program = program.name, kept, used = usage.used, peak = usage.peak, "memory of constants"
+        );
         Ok(Bound {
             addresses: machine.exec.addresses,
             reads,

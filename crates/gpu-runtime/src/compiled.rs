@@ -369,6 +369,11 @@ impl<D: Driver> Compiled<D> {
             state.arena = None;
             state.generation += 1;
             state.arena = Some(self.memory.block(wanted)?);
+            let usage = self.memory.usage();
+            tracing::debug!(
+                target: "kernel", program = self.program.name, arena = wanted, scratch = wanted - entry.prepared.scratch.min(wanted),
+                used = usage.used, peak = usage.peak, "memory of calls"
+            );
         }
         if entry.generation == state.generation {
             return Ok(());

@@ -73,8 +73,11 @@ pub fn modules(program: &kernel_ir::Program, target: &gpu_codegen::Target) -> Re
     Ok(planner.kernels.modules(plan::MAX_PER_MODULE, target))
 }
 
-/// Adds to a program the steps that kernels for this device want: weights in another layout, blocks that masks hide.
+/// Adds to a program the steps that kernels for this device want: weights in another layout, rows that
+/// begin at whole vectors, masks in bits, blocks that masks
+/// hide.
 fn adapt(program: &mut kernel_ir::Program, target: &gpu_codegen::Target) {
     gpu_codegen::pack_weights(program);
-    gpu_codegen::note_blocks_of_masks(program, target);
+    gpu_codegen::align_rows(program);
+    gpu_codegen::prepare_masks(program, target);
 }

@@ -221,13 +221,17 @@ fn cost(defs: &Defs, id: BufId, order: &Order, costs: &Arena<BufId, Cost>) -> Co
     total
 }
 
-/// The value without memory that a definition spreads over more elements (windows of an image), which needs less memory.
+/// The value without memory that a definition spreads over more elements (windows of an image) or widens with little work (a sum
+/// of 16 bits on its way into a norm), which needs less memory.
 fn spread(defs: &Defs, id: BufId) -> Option<BufId> {
     let def = defs.get(id);
     let &[read] = &def.reads()[..] else { return None };
     let source = defs.get(read);
-    let fewer = defs.numel_hint(&source.sizes) < defs.numel_hint(&def.sizes);
-    (!def.realized && !source.realized && fewer && source.constant == def.constant).then_some(read)
+    let (of_source, own) = (defs.numel_hint(&source.sizes), defs.numel_hint(&def.sizes));
+    let little = !def.is_heavy() && def.insts().len() as u32 <= MAX_RECOMPUTED;
+    let widens = of_source == own && source.dtype.size() < def.dtype.size() && little;
+    let apart = !def.realized && !source.realized && source.constant == def.constant;
+    (apart && (of_source < own || widens)).then_some(read)
 }
 
 /// Whether a barrier reads it: it was chosen to be kept instead of being computed again.

@@ -2,10 +2,12 @@
 //! weights in memory:
 //!
 //! ```text
-//! softmax(q kᵀ [* s | / s] [+ mask]) v  =  attention(q, k, v, mask, scale = s)
+//! softmax(q kᵀ [* s | / s] [+ mask …]) v  =  attention(q, k, v, mask + …, scale = s)
 //! ```
 //!
-//! with 16-bit floats widened for the softmax and narrowed after it, on three or four dimensions. The decomposed form stays
+//! with 16-bit floats widened for the softmax and narrowed after it, on three or four dimensions. A mask may be added to the
+//! scores with their first dimension split in two, for each part of the second alone (shifted windows of an image): the parts
+//! then are heads. The decomposed form stays
 //! where other nodes read the weights or scores, and where the weights have dropout. Rows in which a mask of minus infinity
 //! excludes every key are zero in the prim and `NaN` in the decomposed form, as with PyTorch's own rewriting.
 
@@ -31,8 +33,23 @@ struct Parts {
     /// Transposed.
     kt: ValueId,
     v: ValueId,
-    mask: Option<ValueId>,
+    added: Added,
     scale: f64,
+}
+
+/// What is added to the scores.
+#[derive(Default)]
+struct Added {
+    /// Masks with all dimensions of the scores, some of them 1.
+    masks: Vec<ValueId>,
+    windows: Option<Windows>,
+}
+
+/// A mask `[1, windows, heads, rows, keys]` (the last three may be 1) on scores whose first dimension is `batch` times `windows`.
+struct Windows {
+    mask: ValueId,
+    batch: SymExpr,
+    count: SymExpr,
 }
 
 fn attention(b: &mut Builder<'_>, site: &Site<'_>) -> Result<Option<ValueId>, OpError> {
@@ -44,15 +61,21 @@ fn attention(b: &mut Builder<'_>, site: &Site<'_>) -> Result<Option<ValueId>, Op
     let mut order: Vec<usize> = (0..rank).collect();
     order.swap(rank - 1, rank - 2);
     let k = b.permute(parts.kt, &order)?;
+    let windows = parts.added.windows.as_ref();
     let mut four = |v: ValueId| {
         let mut sizes: Shape = b.sizes(v)?;
-        if sizes.len() == 3 {
-            sizes.insert(1, SymExpr::ONE);
+        match windows {
+            Some(w) => {
+                sizes[0] = w.batch.clone();
+                sizes[1] = &sizes[1] * &w.count;
+            }
+            None if sizes.len() == 3 => sizes.insert(1, SymExpr::ONE),
+            None => {}
         }
         b.reshape(v, &sizes)
     };
     let (q, k, v) = (four(parts.q)?, four(k)?, four(parts.v)?);
-    let mask = parts.mask.map(&mut four).transpose()?;
+    let mask = mask(b, &parts.added, parts.q)?;
     let mask = mask.map(|m| b.cast(m, site.meta.dtype)).transpose()?;
     let args = vec![
         q.into(),
@@ -66,6 +89,44 @@ fn attention(b: &mut Builder<'_>, site: &Site<'_>) -> Result<Option<ValueId>, Op
     b.reshape(y, &site.meta.sizes).map(Some)
 }
 
+/// The sum of the masks, of four dimensions. `q` tells the number of heads.
+fn mask(b: &mut Builder<'_>, added: &Added, q: ValueId) -> Result<Option<ValueId>, OpError> {
+    let mut masks = Vec::new();
+    let whole = if added.windows.is_some() { 5 } else { 4 };
+    for &mask in &added.masks {
+        let mut sizes: Shape = b.sizes(mask)?;
+        while sizes.len() < whole {
+            sizes.insert(1, SymExpr::ONE);
+        }
+        masks.push(b.reshape(mask, &sizes)?);
+    }
+    let mut all = Shape::new();
+    if let Some(windows) = &added.windows {
+        masks.push(windows.mask);
+        let heads = b.sizes(q)?[1].clone();
+        all = [SymExpr::ONE, windows.count.clone(), heads, SymExpr::ONE, SymExpr::ONE].into_iter().collect();
+    }
+    let Some((&first, others)) = masks.split_first() else { return Ok(None) };
+    for &mask in &masks {
+        let sizes: Shape = b.sizes(mask)?;
+        all.resize(sizes.len(), SymExpr::ONE);
+        for (size, own) in all.iter_mut().zip(sizes).filter(|(_, own)| *own != SymExpr::ONE) {
+            *size = own;
+        }
+    }
+    let mut sum = if others.is_empty() { first } else { b.expand(first, &all)? };
+    for &other in others {
+        let other = b.expand(other, &all)?;
+        sum = b.add(sum, other)?;
+    }
+    if added.windows.is_some() {
+        let sum_of_all = b.expand(sum, &all)?;
+        let heads = &all[1] * &all[2];
+        sum = b.reshape(sum_of_all, &[SymExpr::ONE, heads, all[3].clone(), all[4].clone()])?;
+    }
+    Ok(Some(sum))
+}
+
 /// The parts, where the product is one of weights and values.
 fn parts(graph: &Graph, site: &Site<'_>) -> Option<Parts> {
     let (weights, v) = (site.call.value("a").ok()?, site.call.value("b").ok()?);
@@ -76,9 +137,22 @@ fn parts(graph: &Graph, site: &Site<'_>) -> Option<Parts> {
     let narrow =
         through(graph, weights, "prims.convert").filter(|&w| site.reads_alone(w) && widened(graph, w));
     let scores = softmax(graph, narrow.unwrap_or(weights))?;
-    let (mut at, mut mask, mut scale) = (unwidened(graph, scores), None, 1.0);
-    if let Some((inner, other)) = masked(graph, at) {
-        (at, mask) = (inner, Some(other));
+    let (mut at, mut added, mut scale) = (unwidened(graph, scores), Added::default(), 1.0);
+    loop {
+        if let Some((inner, mask)) = masked(graph, at) {
+            added.masks.push(mask_operand(graph, mask, rank)?);
+            at = inner;
+        } else if let Some((inner, windows)) = windowed(graph, at).filter(|_| added.windows.is_none()) {
+            added.windows = Some(windows);
+            at = inner;
+        } else {
+            break;
+        }
+    }
+    // What is added for each window is the same for all of the batch.
+    let repeated = |m: &ValueId| sizes(graph, *m).is_some_and(|s| s[0] == SymExpr::ONE);
+    if added.windows.is_some() && !(rank == 4 && added.masks.iter().all(repeated)) {
+        return None;
     }
     if let Some((inner, factor)) = scaled(graph, at, site) {
         (at, scale) = (inner, factor);
@@ -88,12 +162,8 @@ fn parts(graph: &Graph, site: &Site<'_>) -> Option<Parts> {
     let reads = if product == scores { 2 } else { 1 };
     let call = def_of(graph, product, "prims.matmul").filter(|_| site.reads(product) <= reads)?;
     let (q, kt) = (call.value("a").ok()?, call.value("b").ok()?);
-    let mask = match mask {
-        Some(mask) => Some(mask_operand(graph, mask, rank)?),
-        None => None,
-    };
     let dtypes = [q, kt, v].map(|v| graph.meta(v).map(|m| m.dtype));
-    (dtypes.iter().all(|d| *d == Some(site.meta.dtype))).then_some(Parts { q, kt, v, mask, scale })
+    (dtypes.iter().all(|d| *d == Some(site.meta.dtype))).then_some(Parts { q, kt, v, added, scale })
 }
 
 /// Whether a value is what 16-bit floats are computed in.
@@ -135,21 +205,46 @@ fn reduced(graph: &Graph, v: ValueId, target: &str) -> Option<ValueId> {
 
 /// The scores and the mask added to them.
 fn masked(graph: &Graph, v: ValueId) -> Option<(ValueId, ValueId)> {
+    let (x, y) = added_to(graph, v)?;
+    Some((unwidened(graph, x), y))
+}
+
+/// The operand of a sum that scores are computed in, and the other one.
+fn added_to(graph: &Graph, v: ValueId) -> Option<(ValueId, ValueId)> {
     let sum = def_of(graph, v, "prims.add")?;
     let (Arg::Value(x), Arg::Value(y)) = (&sum.args[0], &sum.args[1]) else { return None };
-    let is_product = |v: ValueId| {
-        let inner = unwidened(graph, v);
-        let factor = def(graph, inner).filter(|c| is_scaling(c.op.scalar_op()));
-        let of = factor
-            .and_then(|c| c.args.iter().find_map(|a| if let Arg::Value(v) = a { Some(*v) } else { None }));
-        let at = unwidened(graph, of.unwrap_or(inner));
-        def_of(graph, at, "prims.matmul").is_some()
-    };
-    match (is_product(*x), is_product(*y)) {
-        (true, false) => Some((unwidened(graph, *x), *y)),
-        (false, true) => Some((unwidened(graph, *y), *x)),
+    match (is_scores(graph, *x, DEEPEST), is_scores(graph, *y, DEEPEST)) {
+        (true, false) => Some((*x, *y)),
+        (false, true) => Some((*y, *x)),
         _ => None,
     }
+}
+
+/// Most operators between a product and its softmax that are looked through.
+const DEEPEST: u32 = 6;
+
+/// Whether a value is a product, or one that was scaled, split into windows or added to.
+fn is_scores(graph: &Graph, v: ValueId, depth: u32) -> bool {
+    let at = unwidened(graph, v);
+    let Some(call) = def(graph, at).filter(|_| depth > 0) else { return false };
+    let target = call.op.target.as_str();
+    let looked = target == "prims.reshape" || target == "prims.add" || is_scaling(call.op.scalar_op());
+    let operand = |a: &Arg| matches!(a, Arg::Value(v) if is_scores(graph, *v, depth - 1));
+    target == "prims.matmul" || (looked && call.args.iter().any(operand))
+}
+
+/// Scores before a mask was added for each window, and that mask.
+fn windowed(graph: &Graph, v: ValueId) -> Option<(ValueId, Windows)> {
+    let sum = through(graph, v, "prims.reshape")?;
+    let (split, mask) = added_to(graph, sum)?;
+    let inner = through(graph, unwidened(graph, split), "prims.reshape")?;
+    let (whole, parts) = (sizes(graph, inner)?, sizes(graph, sum)?);
+    let [batch, count, rest @ ..] = parts else { return None };
+    let fits = parts.len() == 5 && sizes(graph, v)? == whole && whole[1..] == *rest;
+    let mask = mask_operand(graph, mask, 5)?;
+    let repeats = sizes(graph, mask)?[0] == SymExpr::ONE;
+    let windows = Windows { mask, batch: batch.clone(), count: count.clone() };
+    (fits && repeats).then_some((unwidened(graph, inner), windows))
 }
 
 fn is_scaling(op: Option<ScalarOp>) -> bool {
@@ -219,6 +314,36 @@ mod tests {
 %s: f32[2, 3, 5, 6] = prims.add(%x, %me)";
         let body = format!("{INPUTS}\n{scores}\n{SOFTMAX}\nreturn %y");
         changes(run, &PassCx::default(), &body, "prims.permute prims.permute prims.attention");
+    }
+
+    #[test]
+    fn several_masks() {
+        let scores = "%b: f32[1, 3, 5, 6] = input \"b\"
+%x: f32[2, 3, 5, 6] = prims.mul(%p, 2.0)
+%me: f32[2, 3, 5, 6] = prims.expand(%m, [2, 3, 5, 6])
+%t: f32[2, 3, 5, 6] = prims.add(%me, %x)
+%be: f32[2, 3, 5, 6] = prims.expand(%b, [2, 3, 5, 6])
+%s: f32[2, 3, 5, 6] = prims.add(%t, %be)";
+        let (input, scores) = scores.split_once('\n').unwrap();
+        let inputs = INPUTS.replacen("\n\n", &format!("\n{input}\n\n"), 1);
+        let body = format!("{inputs}\n{scores}\n{SOFTMAX}\nreturn %y");
+        let prims = "prims.permute prims.permute prims.expand prims.expand prims.add prims.attention";
+        changes(run, &PassCx::default(), &body, prims);
+    }
+
+    #[test]
+    fn windows_become_heads() {
+        let scores = "%w0: f32[1, 2, 1, 5, 6] = input \"w0\"
+%x: f32[1, 2, 3, 5, 6] = prims.reshape(%p, [1, 2, 3, 5, 6])
+%we: f32[1, 2, 3, 5, 6] = prims.expand(%w0, [1, 2, 3, 5, 6])
+%t: f32[1, 2, 3, 5, 6] = prims.add(%x, %we)
+%s: f32[2, 3, 5, 6] = prims.reshape(%t, [2, 3, 5, 6])";
+        let (input, scores) = scores.split_once('\n').unwrap();
+        let inputs = INPUTS.replacen("\n\n", &format!("\n{input}\n\n"), 1);
+        let body = format!("{inputs}\n{scores}\n{SOFTMAX}\nreturn %y");
+        let prims = "prims.permute prims.permute prims.reshape prims.reshape prims.reshape prims.expand \
+                     prims.reshape prims.attention prims.reshape";
+        changes(run, &PassCx::default(), &body, prims);
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod fast_math;
 mod fold;
 mod heads;
 mod integers;
+mod masks;
 mod matching;
 mod patches;
 mod rewrite;
@@ -83,6 +84,7 @@ pub const PASSES: &[Pass] = &[
     Pass { name: "fast-math", run: fast_math::run },
     Pass { name: "attention", run: attention::run },
     Pass { name: "heads", run: heads::run },
+    Pass { name: "masks", run: masks::run },
     Pass { name: "conv", run: conv::run },
     Pass { name: "patches", run: patches::run },
     Pass { name: "sums", run: sums::run },

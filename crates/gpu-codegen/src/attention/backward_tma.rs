@@ -8,10 +8,9 @@ use kernel_ir::{Operand, Program};
 
 use crate::attention::Operands;
 use crate::attention::backward::{Backward, Side, is_half};
-use crate::attention::blocks;
-use crate::attention::tma::{
-    BlockOrder, ScoreTransform, TileShape, TmaAttention, kernel, load, score_transform,
-};
+use crate::attention::masks;
+use crate::attention::scores::{ScoreTransform, Scores};
+use crate::attention::tma::{BlockOrder, TileShape, TmaAttention, kernel, load};
 use crate::text::body::Uses;
 use crate::text::template::volume;
 use crate::text::types::memory_type;
@@ -125,7 +124,7 @@ impl Gradient<'_> {
             heads: heads.clone(),
         };
         let (rows, keys, group) = (&o.rows, &o.keys, &o.group);
-        let shown = blocks::state_text(o, a.blocks.as_ref(), uses).map(|state| {
+        let shown = masks::state_text(o, a.blocks.as_ref(), uses).map(|state| {
             let block = match side {
                 Side::Queries => format!("i1, row0, {own}, (idx)position * {far}, {far}"),
                 Side::Keys => format!(
@@ -263,18 +262,10 @@ flash.deltas[r] = i2 < {rows} ? {delta} : 0.0f;
     ) -> ScoreTransform {
         let (keys, far) = (&o.keys, shape.far);
         let group0 = "row0 + warp / 4 * 64";
-        let (place, mut whole, mut seen) = match side {
-            Side::Queries => (
-                "const idx i2 = first + (n >> 1 & 1) * 8, j = from + n / 4 * 8 + pair * 2 + (n & 1);\n",
-                format!("from + {far} <= {keys}"),
-                format!("j < {keys}"),
-            ),
+        let (mut whole, mut seen) = match side {
+            Side::Queries => (format!("from + {far} <= {keys}"), format!("j < {keys}")),
             // Sums of keys beyond the last one are not stored.
-            Side::Keys => (
-                "const idx i1 = far_head(turn), i2 = from + n / 4 * 8 + pair * 2 + (n & 1), j = first + (n >> 1 & 1) * 8;\n(void)i1;\n(void)i2;\n(void)j;\n",
-                "true".into(),
-                "true".into(),
-            ),
+            Side::Keys => ("true".into(), "true".into()),
         };
         if self.backward.attention.causal {
             whole += &match side {
@@ -287,8 +278,7 @@ flash.deltas[r] = i2 < {rows} ? {delta} : 0.0f;
             Side::Queries => format!("block_state(i1, {group0}, 64, from, {far})"),
             Side::Keys => format!("block_state(far_head(turn), from, {far}, {group0}, 64)"),
         });
-        let about = (far, place, whole.as_str(), seen.as_str());
-        score_transform(o, &self.backward.attention, about, state.as_deref(), uses)
+        Scores { side, far, whole, seen, state }.transform(o, uses)
     }
 
     /// Returns statements that store a gradient of the block's own rows.

@@ -5,10 +5,11 @@ pub(crate) mod backward;
 pub(crate) mod backward_flash;
 pub(crate) mod backward_tma;
 pub(crate) mod backward_waves;
-pub(crate) mod blocks;
 pub(crate) mod decode;
 pub(crate) mod flash;
 pub(crate) mod flash_waves;
+pub(crate) mod masks;
+pub(crate) mod scores;
 pub(crate) mod tma;
 
 use ir_core::{DType, SymExpr};
@@ -36,7 +37,7 @@ pub(crate) fn variants(program: &Program, k: &Attention, target: &Target) -> Res
 /// The operands of an attention as text over the loop variables `i0`, `i1`, `i2` and the key `j`.
 pub(crate) struct Operands<'a> {
     pub(crate) writer: BodyWriter<'a>,
-    k: &'a Attention,
+    pub(crate) k: &'a Attention,
     /// Numbers of query heads, query rows and keys.
     pub(crate) heads: String,
     pub(crate) rows: String,
@@ -76,14 +77,24 @@ impl<'a> Operands<'a> {
         format!("{place} = {total} == 0 ? -{infinity} : {most} + {log}({total});\n")
     }
 
-    /// Returns statements that apply the mask to the float `score`, or clear `seen` for a masked key.
+    /// Returns statements that apply the mask to `score`, or clear `seen` for a masked key.
     pub(crate) fn mask_of(&self, score: &str, uses: &mut Uses) -> String {
         let Some(mask) = &self.k.mask else { return String::new() };
+        if let Some(bits) = self.packed_mask() {
+            let word = self.element(bits, ["i0", "i1", "i2", "(j / 32)"], uses);
+            return format!("if (((u32){word} >> (int)(j % 32) & 1u) == 0) seen = false;\n");
+        }
         let m = self.element(mask, ["i0", "i1", "i2", "j"], uses);
+        let wide = if self.k.acc == DType::F64 { "double" } else { "float" };
         match self.writer.program.buffers[mask.buf].dtype {
             DType::Bool => format!("if ({m} == 0) seen = false;\n"),
-            _ => format!("{score} += to<float>({m});\n"),
+            _ => format!("{score} += to<{wide}>({m});\n"),
         }
+    }
+
+    /// The mask, where it is packed: 32 keys a word (`masks`).
+    pub(crate) fn packed_mask(&self) -> Option<&'a Operand> {
+        self.k.mask.as_ref().filter(|mask| masks::is_packed(self.writer.program, mask))
     }
 }
 
@@ -114,19 +125,11 @@ fn generate(program: &Program, k: &Attention, target: &Target) -> Result<Kernel,
     let key = element(&writer, &k.k, &["i0", "kv", "j", "d"], &mut uses);
     let value = element(&writer, &k.v, &["i0", "kv", "from", "e"], &mut uses);
     let limit = if k.causal { format!("imin<idx>({keys}, i2 + 1)") } else { keys };
-    let mask = match &k.mask {
-        None => String::new(),
-        Some(mask) => {
-            let m = element(&writer, mask, &["i0", "i1", "i2", "j"], &mut uses);
-            match program.buffers[mask.buf].dtype {
-                DType::Bool => format!("if ({m} == 0) seen = false;\n"),
-                _ => format!("score += to<{acc}>({m});\n"),
-            }
-        }
-    };
+    let operands = Operands::of(program, k, &mut uses);
+    let mask = operands.mask_of("score", &mut uses);
     let (infinity, exp) = if acc == "double" { ("INF64", "exp") } else { ("INF32", "expf") };
     let scale = crate::text::types::number(ir_core::Scalar::Float(k.scale), k.acc.compute())?;
-    let sums = Operands::of(program, k, &mut uses).sums("most", "total", &mut uses);
+    let sums = operands.sums("most", "total", &mut uses);
     let tail = epilogue(program, &k.epilogue, "result", &mut uses)?;
     let result = value_type(k.acc)?;
     let body = format!(

@@ -8,8 +8,9 @@ use ir_core::{DType, SymExpr};
 use kernel_ir::{Attention, Operand, Program};
 
 use crate::attention::Operands;
-use crate::attention::backward::is_half;
-use crate::attention::blocks;
+use crate::attention::backward::{Side, is_half};
+use crate::attention::masks;
+use crate::attention::scores::{ScoreTransform, Scores};
 use crate::product::tma::{GRAIN, countable};
 use crate::text::body::Uses;
 use crate::text::lanes::{self, Lanes};
@@ -198,12 +199,6 @@ const idx head = run + rest % these, i0 = head / {heads}, row0 = ({tile}) * {own
     }
 }
 
-/// The factor that turns a score into an exponent of 2, and statements that transform each score of an iteration.
-pub(crate) struct ScoreTransform {
-    pub(crate) factor: String,
-    pub(crate) text: String,
-}
-
 /// The number of iterations of the forward kernel and the first rows of the tiles of keys and of values of each, given the
 /// number of `tiles`: all of them, or with the states of blocks those in which the mask shows some score, and one at least.
 /// Keys and values are loaded by one thread at different times, so each has a position of its own.
@@ -224,61 +219,6 @@ auto value_row = [&](int turn) {{ return (idx)value_tiles.at(turn) * {far}; }};
 "
         ),
     }
-}
-
-/// Transforms the scores `score` of an iteration; masked ones become minus infinity. `place` declares `i2` and `j` of
-/// element `n`, `whole` says where all scores of a warpgroup are visible, `seen` where one is. With a mask or a scale that
-/// is not positive all scores are scaled. `state` is that of the warpgroup's block, if known (`blocks`).
-pub(crate) fn score_transform(
-    o: &Operands<'_>,
-    a: &Attention,
-    (far, place, whole, seen): (i64, &str, &str, &str),
-    state: Option<&str>,
-    uses: &mut Uses,
-) -> ScoreTransform {
-    let log2_e = std::f64::consts::LOG2_E;
-    let bits = |x: f64| format!("as_float(0x{:08x}u)", (x as f32).to_bits());
-    let factor = a.scale * log2_e;
-    let plain = a.mask.is_none() && (factor as f32).is_normal() && factor > 0.0;
-    let mask = o.mask_of("sc", uses);
-    let (factor, early, each) = match plain {
-        true => {
-            (bits(factor), format!("if ({whole}) return;\n"), "if (!seen) score[n] = -INF32;\n".to_owned())
-        }
-        false => (
-            "1.0f".into(),
-            state.map_or_else(String::new, |state| {
-                format!(
-                    "if ({whole} && {state} == 2) {{
-#pragma unroll
-for (int n = 0; n < {}; ++n) score[n] *= {};
-return;
-}}
-",
-                    far / 2,
-                    bits(factor)
-                )
-            }),
-            format!(
-                "float sc = score[n] * {};\nif (seen && i2 < {} && j < {}) {{\n{mask}}}\nscore[n] = seen ? sc * {} : -INF32;\n",
-                o.scale,
-                o.rows,
-                o.keys,
-                bits(log2_e)
-            ),
-        ),
-    };
-    let text = format!(
-        "[&](float (&score)[{half}], int turn) {{
-{place_of_turn}{early}#pragma unroll
-for (int n = 0; n < {half}; ++n) {{
-{place}bool seen = {seen};
-{each}}}
-}}",
-        half = far / 2,
-        place_of_turn = "const idx from = far_row(turn);\n",
-    );
-    ScoreTransform { factor, text }
 }
 
 /// A kernel with one producer warpgroup, which loads tiles, and consumer warpgroups, which multiply. `head` declares the
@@ -370,7 +310,7 @@ impl Forward<'_> {
             own,
         };
         let limit = if k.causal { format!("imin<idx>({}, row0 + {own})", o.keys) } else { o.keys.clone() };
-        let state = blocks::state_text(&o, k.blocks.as_ref(), &mut uses);
+        let state = masks::state_text(&o, k.blocks.as_ref(), &mut uses);
         let place = format!(
             "{}const idx i1 = head % {}, limit = {limit};\nconst int tiles = (int)((limit + {far} - 1) / {far});\n{}",
             order.text(),
@@ -405,7 +345,6 @@ flash.turns(turns, {factor}, {score_transform});
     }
 
     fn score_transform(&self, o: &Operands<'_>, far: i64, uses: &mut Uses) -> ScoreTransform {
-        let place = "const idx i2 = first + (n >> 1 & 1) * 8, j = from + n / 4 * 8 + pair * 2 + (n & 1);\n";
         let keys = &o.keys;
         let (mut whole, mut seen) = (format!("from + {far} <= {keys}"), format!("j < {keys}"));
         if self.k.causal {
@@ -415,7 +354,8 @@ flash.turns(turns, {factor}, {score_transform});
         let state = self.k.blocks.as_ref().map(|_| {
             format!("block_state(i1, row0 + warp / 4 * {WARPGROUP_ROWS}, {WARPGROUP_ROWS}, from, {far})")
         });
-        score_transform(o, self.k, (far, place, &whole, &seen), state.as_deref(), uses)
+        let scores = Scores { side: Side::Queries, far, whole, seen, state };
+        scores.transform(o, uses)
     }
 
     /// Returns statements that store the sums and run the epilogue on the results.

@@ -21,6 +21,10 @@ use crate::{ENTRY, GenError, Kernel, Launch, THREADS, Target, Variant};
 /// With fewer input or output channels per group than this a tile is so empty that one thread per point is faster.
 const FEW_CHANNELS: i64 = 8;
 
+/// Terms of a sum that one thread adds in about ten microseconds, and threads per multiprocessor that keep it busy.
+const LONG_SUM: i64 = 2048;
+const THREADS_EACH: i64 = 512;
+
 /// Maximum number of candidates for a convolution that is split into phases: each has as many kernels as phases.
 const MAX_PHASE_CANDIDATES: usize = 4;
 
@@ -40,7 +44,12 @@ pub(crate) fn variants(program: &Program, k: &Conv, target: &Target) -> Result<V
         None => phases(program, k, target)?,
     };
     let few = |e: &SymExpr| hint(program, e) < FEW_CHANNELS * k.groups;
-    let direct = tiled.is_some() && k.groups > 1 && (few(&k.input.sizes[1]) || few(&k.epilogue.ranges[1]));
+    let narrow = few(&k.input.sizes[1]) || few(&k.epilogue.ranges[1]);
+    // A long sum to each of few results (the gradient to a weight) is split over blocks, which one thread a point cannot be.
+    let points = hint(program, &volume(&k.epilogue.ranges));
+    let long = |p: &Product<'_>| hint(program, &crate::product::tile::count(&p.inner)) > LONG_SUM;
+    let starved = points < THREADS_EACH * i64::from(target.multiprocessors);
+    let direct = k.groups > 1 && narrow && tiled.as_ref().is_some_and(|p| !(starved && long(p)));
     if candidates.is_empty() || direct {
         candidates.truncate(2);
         candidates.insert(0, Variant::single("direct", generate(program, k, ENTRY)?));

@@ -92,62 +92,122 @@ pub fn fuse_launches(program: &Program, group: &LaunchGroup<'_>) -> Result<Optio
     let [first, _, ..] = &group.kernels[..] else { return Ok(None) };
     let mut uses = group.uses.clone();
     uses.waits = group.kernels.iter().all(|k| k.text_parts.uses.waits);
-    // `end{n}` is the first block after those of kernel `n`.
-    let (mut functions, mut ends, mut calls) = (Vec::<String>::new(), String::new(), Vec::new());
+    let functions = functions(group);
     let writer = BodyWriter { program, extents: &[], prefix: "", guard: None, store_guard: None };
-    let (mut blocks, mut checks) = (SymExpr::ZERO, 0);
-    for (n, kernel) in group.kernels.iter().enumerate() {
+    // `end{n}` is the first block after those of member `n`; members of one function are next to each other.
+    let (mut ends, mut calls, mut n) = (String::new(), Vec::new(), 0);
+    let mut blocks = SymExpr::ZERO;
+    for (number, function) in functions.iter().enumerate() {
+        let mut members = Vec::new();
+        for member in &function.members {
+            let own = &member.kernel.launch.blocks[0];
+            let from = if n == 0 { "0".into() } else { format!("end{}", n - 1) };
+            let _ = writeln!(ends, "const idx end{n} = {from} + ({});", writer.expr(own, &mut uses));
+            blocks = blocks + own;
+            members.push(Choice { last: n, text: member.choice(&from, n, &mut uses) });
+            n += 1;
+        }
+        calls.push(Choice { last: n - 1, text: function.call(number, &members) });
+    }
+    let body = ends + &dispatch(&calls);
+    let launch = Launch::flat(blocks, first.launch.threads);
+    let mut kernel = assemble(program, ENTRY, &uses, launch, &body)?;
+    let heads: String = functions.iter().enumerate().map(|(n, f)| f.definition(n)).collect();
+    kernel.source = heads + &kernel.source;
+    Ok(Some(kernel))
+}
+
+/// A device function of the launch, and the kernels that are this function with arguments of their own.
+struct Function<'a> {
+    /// Its parameters after the blocks, and its body.
+    text: String,
+    members: Vec<Member<'a>>,
+}
+
+/// One kernel of the group.
+struct Member<'a> {
+    kernel: &'a Kernel,
+    /// The number of its first index check among those of the launch.
+    first_check: usize,
+}
+
+/// The distinct functions of the group's kernels, in the order of their first member.
+fn functions<'a>(group: &LaunchGroup<'a>) -> Vec<Function<'a>> {
+    let mut functions: Vec<Function<'a>> = Vec::new();
+    let mut first_check = 0;
+    for kernel in group.kernels.iter().copied() {
         let text = format!("{}) {{\n{}}}\n", kernel.text_parts.declared, kernel.text_parts.body);
-        let function = functions.iter().position(|f| *f == text).unwrap_or_else(|| {
-            functions.push(text);
-            functions.len() - 1
-        });
-        let own = &kernel.launch.blocks[0];
-        let (from, count) =
-            (if n == 0 { "0".into() } else { format!("end{}", n - 1) }, writer.expr(own, &mut uses));
-        let _ = writeln!(ends, "const idx end{n} = {from} + ({count});");
-        let mut arguments = format!("{{(u32)(blockIdx.x - {from}), 0}}, {{(u32)(end{n} - {from}), 1}}");
-        for buf in &kernel.text_parts.uses.buffers {
-            let _ = write!(arguments, ", {}", uses.memory(*buf));
+        let member = Member { kernel, first_check };
+        first_check += kernel.checks.len();
+        match functions.iter_mut().find(|f| f.text == text) {
+            Some(known) => known.members.push(member),
+            None => functions.push(Function { text, members: vec![member] }),
+        }
+    }
+    functions
+}
+
+impl Function<'_> {
+    /// The function's definition. The parameters shadow the built-in variables, so that a function sees only its own blocks.
+    fn definition(&self, number: usize) -> String {
+        let comma = if self.text.starts_with(')') { "" } else { ", " };
+        format!(
+            "static __device__ void member{number}_{ENTRY}(const Dealt blockIdx, const Dealt gridDim{comma}{}",
+            self.text
+        )
+    }
+
+    /// Statements that choose a member's blocks and arguments and call the function once: a compiler that inlines a call for
+    /// each member takes seconds for the fifty of a network's parameters.
+    fn call(&self, number: usize, members: &[Choice]) -> String {
+        let mut text = "idx from, until;\n".to_owned();
+        let mut arguments = "{(u32)(blockIdx.x - from), 0}, {(u32)(until - from), 1}".to_owned();
+        let Some(Member { kernel, .. }) = self.members.first() else { return String::new() };
+        for (place, pointer) in kernel.text_parts.pointers.iter().enumerate() {
+            let _ = writeln!(text, "{pointer}p{place};");
+            let _ = write!(arguments, ", p{place}");
         }
         if !kernel.checks.is_empty() {
-            let _ = write!(arguments, ", faults, first_check + {checks}");
-            checks += kernel.checks.len();
+            text.push_str("i64 check;\n");
+            arguments.push_str(", faults, check");
         }
         for symbol in &kernel.text_parts.uses.symbols {
             let _ = write!(arguments, ", {symbol}_");
         }
-        calls.push(format!("member{function}_{ENTRY}({arguments});\n"));
-        blocks = blocks + own;
+        text + &dispatch(members) + &format!("member{number}_{ENTRY}({arguments});\n")
     }
-    let body = ends + &dispatch(&calls, 0);
-    let launch = Launch::flat(blocks, first.launch.threads);
-    let mut kernel = assemble(program, ENTRY, &uses, launch, &body)?;
-    let head = |(n, text): (usize, &String)| {
-        // The parameters shadow the built-in variables, so that a function sees only its own blocks.
-        let comma = if text.starts_with(')') { "" } else { ", " };
-        format!(
-            "static __device__ void member{n}_{ENTRY}(const Dealt blockIdx, const Dealt gridDim{comma}{text}"
-        )
-    };
-    kernel.source = functions.iter().enumerate().map(head).collect::<String>() + &kernel.source;
-    Ok(Some(kernel))
 }
 
-/// Returns statements that call the function whose range contains the block, by binary search. `first` is the number of
-/// the first call.
-fn dispatch(calls: &[String], first: usize) -> String {
-    match calls {
+impl Member<'_> {
+    /// Assigns the member's blocks and arguments. It is member `n` of the launch and begins with block `from`.
+    fn choice(&self, from: &str, n: usize, uses: &mut Uses) -> String {
+        let mut text = format!("from = {from};\nuntil = end{n};\n");
+        for (place, buf) in self.kernel.text_parts.uses.buffers.iter().enumerate() {
+            let _ = writeln!(text, "p{place} = {};", uses.memory(*buf));
+        }
+        if !self.kernel.checks.is_empty() {
+            let _ = writeln!(text, "check = first_check + {};", self.first_check);
+        }
+        text
+    }
+}
+
+/// Statements for the blocks up to those of a member.
+struct Choice {
+    /// The last member that they are for.
+    last: usize,
+    text: String,
+}
+
+/// Returns statements that run the choice whose range contains the block, by binary search.
+fn dispatch(choices: &[Choice]) -> String {
+    match choices {
         [] => String::new(),
-        [call] => call.clone(),
+        [choice] => choice.text.clone(),
         _ => {
-            let (low, high) = calls.split_at(calls.len() / 2);
-            let last = first + low.len() - 1;
-            format!(
-                "if (blockIdx.x < end{last}) {{\n{}}} else {{\n{}}}\n",
-                dispatch(low, first),
-                dispatch(high, first + low.len())
-            )
+            let (low, high) = choices.split_at(choices.len() / 2);
+            let last = low.last().map_or(0, |choice| choice.last);
+            format!("if (blockIdx.x < end{last}) {{\n{}}} else {{\n{}}}\n", dispatch(low), dispatch(high))
         }
     }
 }

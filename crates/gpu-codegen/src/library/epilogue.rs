@@ -30,9 +30,18 @@ pub fn epilogue_of(step: &Step) -> Option<&Epilogue> {
     }
 }
 
-/// The narrowest dtype in which a template's result can be stored before its epilogue without loss: the dtype to which
-/// every use casts it, else `acc`, the dtype of the result itself.
-pub fn result_dtype(epilogue: &Epilogue, acc: DType) -> DType {
+/// The dtype in which a template's result is stored before its epilogue: that to which every use casts it; that of its operands,
+/// `narrow`, where they have 16 bits and so has all that the epilogue stores, as a library rounds its result there and PyTorch
+/// does; else `acc`, the dtype of the result itself.
+pub fn result_dtype(program: &Program, epilogue: &Epilogue, narrow: DType, acc: DType) -> DType {
+    let is_half = |dtype: DType| matches!(dtype, DType::F16 | DType::BF16);
+    let narrows = |i: &Inst| match &i.kind {
+        InstKind::Store { buf, .. } => is_half(program.buffers[*buf].dtype),
+        _ => true,
+    };
+    if is_half(narrow) && acc == DType::F32 && epilogue.insts.iter().all(narrows) {
+        return narrow;
+    }
     let insts = &epilogue.insts;
     let is_result = |v: kernel_ir::Val| matches!(insts[v.0 as usize].kind, InstKind::Template);
     let mut found = None;
@@ -42,7 +51,7 @@ pub fn result_dtype(epilogue: &Epilogue, acc: DType) -> DType {
         if !uses {
             continue;
         }
-        let narrow = matches!(inst.kind, InstKind::Cast(_)) && matches!(inst.dtype, DType::F16 | DType::BF16);
+        let narrow = matches!(inst.kind, InstKind::Cast(_)) && is_half(inst.dtype);
         if !narrow || found.is_some_and(|d| d != inst.dtype) {
             return acc;
         }

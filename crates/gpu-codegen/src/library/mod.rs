@@ -5,4 +5,5 @@
 pub(crate) mod blocks;
 pub(crate) mod epilogue;
 pub(crate) mod pack;
+pub(crate) mod rows;
 pub(crate) mod vendor_epilogue;

@@ -83,7 +83,7 @@ fn collect_layouts(program: &Program, step: &Step, may: bool, found: &mut BTreeM
     }
 }
 
-fn for_each_step(steps: &[Step], visit: &mut dyn FnMut(&Step)) {
+pub(super) fn for_each_step(steps: &[Step], visit: &mut dyn FnMut(&Step)) {
     for step in steps {
         visit(step);
         step.nested().into_iter().for_each(|list| for_each_step(list, visit));
@@ -131,7 +131,7 @@ fn preferred_strides(program: &Program, conv: &Conv) -> Option<Shape> {
 }
 
 /// Adds an init step that copies an operand to other strides, and returns the copy.
-fn copy(program: &mut Program, from: &Operand, strides: Shape) -> Operand {
+pub(super) fn copy(program: &mut Program, from: &Operand, strides: Shape) -> Operand {
     let root = program.root(from.buf);
     let (name, dtype) = (program.buffers[root].name.clone(), program.buffers[root].dtype);
     let sizes = from.sizes.clone();

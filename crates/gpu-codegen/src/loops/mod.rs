@@ -7,6 +7,7 @@
 //!   combine over the team in a fixed order, so that results do not change from run to run.
 
 pub(crate) mod accumulate;
+pub(crate) mod apart;
 pub(crate) mod columns;
 pub(crate) mod flat;
 pub(crate) mod linear;
@@ -54,6 +55,9 @@ pub(crate) fn variants(program: &Program, k: &LoopKernel, target: &Target) -> Re
     let parts = parted(program, k);
     let k = parts.as_ref().unwrap_or(k);
     let mut candidates = Vec::new();
+    if let Some(parts) = apart::apart(program, k, target) {
+        candidates.extend(apart::both(program, &parts, target)?);
+    }
     candidates.extend(reduce::split(program, k, target)?);
     if let Some(parts) = Parts::of(program, k, target) {
         candidates.push(parts.generate(program, k)?);
@@ -327,18 +331,23 @@ fn team_stage(
         );
         out.push_str(&writer.write(&stage.insts, &effects, uses)?);
         out.push_str(&"}\n".repeat(stage.inner.len()));
-    } else if let Some(wide) = Wide::of_team(head.program, k, n, team) {
-        let writer = BodyWriter { extents: &extents, prefix: &prefix, ..*head };
-        out.push_str(&wide.team_text(&writer, team, uses)?);
     } else {
         let writer = BodyWriter { extents: &extents, prefix: &prefix, ..*head };
         let count = writer.expr(&volume(&stage.inner), uses);
-        // NVRTC 13.0 crashes where it unrolls some loops that divide their counter.
-        out.push_str(if divides(stage) { "#pragma unroll 1\n" } else { "" });
-        let _ = writeln!(out, "for (idx q = rank; q < {count}; q += {team}) {{");
-        out.push_str(&unravel(&writer, &stage.inner, first, "q", uses));
-        out.push_str(&writer.write(&stage.insts, &effects, uses)?);
-        out.push_str("}\n");
+        let mut from = "rank".to_owned();
+        let wide = Wide::of_team(head.program, k, n, team);
+        if let Some(wide) = &wide {
+            out.push_str(&wide.team_text(&writer, team, uses)?);
+            from = format!("{count} - {} + rank", wide.rest());
+        }
+        if wide.is_none_or(|wide| wide.rest() > 0) {
+            // NVRTC 13.0 crashes where it unrolls some loops that divide their counter.
+            out.push_str(if divides(stage) { "#pragma unroll 1\n" } else { "#pragma unroll 4\n" });
+            let _ = writeln!(out, "for (idx q = {from}; q < {count}; q += {team}) {{");
+            out.push_str(&unravel(&writer, &stage.inner, first, "q", uses));
+            out.push_str(&writer.write(&stage.insts, &effects, uses)?);
+            out.push_str("}\n");
+        }
     }
     for inst in &stage.insts {
         if let InstKind::Reduce { acc, .. } = inst.kind {

@@ -76,7 +76,7 @@ impl<'a> Wide<'a> {
         }
         let mut wide = Wide::over(program, k, &k.stages[n..=n], k.outer.len() + inner);
         wide.team = true;
-        let busy = |lanes: i64| extent % lanes == 0 && extent / lanes >= i64::from(team);
+        let busy = |lanes: i64| extent / lanes >= i64::from(team);
         wide.lanes = [8, 4, 2].into_iter().find(|n| busy(*n) && wide.fits(*n))?;
         Some(wide)
     }
@@ -231,7 +231,13 @@ impl<'a> Wide<'a> {
         assemble(self.program, ENTRY, &uses, launch, &body)
     }
 
-    /// Returns the loop of a team's thread over its stage; `rank` is its place in the team.
+    /// The points of a team's stage that vectors do not take.
+    pub(crate) fn rest(&self) -> i64 {
+        let inner = self.last - self.k.outer.len();
+        self.stages.first().and_then(|s| s.inner[inner].as_const()).map_or(0, |n| n % self.lanes)
+    }
+
+    /// Returns the loop of a team's thread over its stage but for the [`rest`](Self::rest); `rank` is its place in the team.
     pub(crate) fn team_text(
         &self,
         writer: &BodyWriter<'_>,
@@ -243,7 +249,8 @@ impl<'a> Wide<'a> {
         };
         let count = writer.expr(&volume(&stage.inner), uses);
         let step = i64::from(team) * lanes;
-        let mut out = format!("for (idx q = rank * {lanes}; q < {count}; q += {step}) {{\n");
+        let rest = self.rest();
+        let mut out = format!("for (idx q = rank * {lanes}; q < {count} - {rest}; q += {step}) {{\n");
         for d in 0..stage.inner.len() {
             let loop_var = self.k.outer.len() + d;
             let _ =

@@ -8,7 +8,7 @@ use ir_core::DType;
 
 use crate::product::registers_rule;
 use crate::product::tile::{Product, Reading, count, hint};
-use crate::product::tile_text::{Form, Pipeline, Unit, variant};
+use crate::product::tile_text::{Form, PARTS_AT_ONCE, Pipeline, Unit, variant};
 use crate::product::tma_rule;
 use crate::{GenError, Target, Variant};
 
@@ -130,7 +130,7 @@ fn forms(product: &Product<'_>, target: &Target) -> Vec<Form> {
         false => shapes.iter().map(whole).chain(tma_rule::forms(product, unit, target)).collect(),
     };
     for form in all {
-        for parts in [1, 2, 4, 8, 16, 32] {
+        for parts in [1, 2, 4, 8, 16, 32, 64, 128, 256] {
             // A cluster has at most 8 blocks.
             let form = Form { parts, cluster: cluster && (2..=8).contains(&parts), ..form };
             if fits(product, &form, target) {
@@ -185,8 +185,9 @@ fn fits(product: &Product<'_>, form: &Form, target: &Target) -> bool {
         && divides(1, form.tile.1)
         && (form.parts == 1 || steps >= 2 * form.parts)
         && (form.parts == 1 || !matches!(form.pipeline, Pipeline::Persistent { .. }))
-        && form.tile.0 % form.parts == 0
-        && form.tile.1 * form.tile.0 / form.parts >= 32
+        // Blocks of a cluster share the work of its end.
+        && (!form.cluster
+            || (form.tile.0 % form.parts == 0 && form.tile.1 * form.tile.0 / form.parts >= 32))
 }
 
 /// Multiply-adds per cycle of a multiprocessor.
@@ -251,7 +252,10 @@ fn estimate(product: &Product<'_>, form: &Form, target: &Target) -> f64 {
     let alone = starts * 1.5 * latency + waves * (steps * step.max(pause) + end);
     let second = match form.parts {
         parts if parts > 1 && !form.cluster => {
-            SECOND_KERNEL_CYCLES + (m * n * batch * parts * 4) as f64 / (CACHE_BYTES * device as f64)
+            let bytes = (m * n * batch * parts * 4) as f64;
+            SECOND_KERNEL_CYCLES
+                + bytes / (CACHE_BYTES * device as f64)
+                + (parts as f64 / PARTS_AT_ONCE as f64) * LATENCY
         }
         _ => 0.0,
     };

@@ -15,6 +15,9 @@ use crate::text::template::{assemble, blocks_of};
 use crate::text::types::memory_type;
 use crate::{ENTRY, GenError, Kernel, Launch, THREADS, Variant};
 
+/// Partial sums that a thread of the second kernel loads at once.
+pub(crate) const PARTS_AT_ONCE: i64 = 16;
+
 /// The unit that multiplies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
@@ -492,7 +495,7 @@ for (i64 p = blockIdx.x * (i64)blockDim.x + threadIdx.x; p < (i64){all} / LANES;
 const idx batch = (idx)(p * LANES / ((i64){m} * {n})), row = (idx)({row}), col = (idx)({col});
 {batches}const float *from = scratch0 + ((i64)batch * {m} + row) * {n} + col;
 float sum[LANES] = {{}};
-#pragma unroll
+#pragma unroll {at_once}
 for (int part = 0; part < PARTS; ++part)
 #pragma unroll
 for (int u = 0; u < LANES; u += {width}) {{
@@ -503,6 +506,7 @@ for (int w = 0; w < {width}; ++w) sum[u + w] += v.v[w];
 {text}}}
 ",
             parts = self.form.parts,
+            at_once = PARTS_AT_ONCE,
         );
         let launch = Launch::flat(blocks_of(&points, i64::from(THREADS) * lanes), THREADS);
         assemble(product.program, ENTRY, &self.uses, launch, &body)

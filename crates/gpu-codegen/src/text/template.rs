@@ -14,6 +14,8 @@ pub(crate) struct KernelText {
     pub(crate) uses: Uses,
     /// The parameters' declarations.
     pub(crate) declared: String,
+    /// The types of the parameters that are buffers, in their order.
+    pub(crate) pointers: Vec<String>,
     /// The body of the entry, without the wait for earlier launches.
     pub(crate) body: String,
 }
@@ -28,6 +30,7 @@ pub(crate) fn assemble(
 ) -> Result<Kernel, GenError> {
     let mut params = Vec::new();
     let mut list = Vec::new();
+    let mut pointers = Vec::new();
     for n in 0..uses.maps.len() {
         list.push(format!("TENSOR_MAP(map{n})"));
         params.push(Param::Map(n as u32));
@@ -45,6 +48,7 @@ pub(crate) fn assemble(
         let head = if written { "" } else { "const " };
         let alone = if shared || (written && uses.loaded.contains(&buf)) { "" } else { "__restrict__ " };
         list.push(format!("{head}{ty} *{alone}b{place}"));
+        pointers.push(format!("{head}{ty} *"));
         params.push(Param::Buffer(buf));
     }
     for (n, ty) in uses.scratch.iter().enumerate() {
@@ -72,7 +76,7 @@ pub(crate) fn assemble(
         "extern \"C\" __global__ void __launch_bounds__({threads}) {entry}({declared}) {{\n{order}();\n{body}}}\n"
     );
     let (maps, checks) = (uses.maps.clone(), uses.checks.clone());
-    let text_parts = KernelText { uses: uses.clone(), declared, body };
+    let text_parts = KernelText { uses: uses.clone(), declared, pointers, body };
     Ok(Kernel {
         entry: entry.to_owned(),
         source,

@@ -253,7 +253,8 @@ fn vendor_epilogues() {
     assert_eq!((t.bias.as_ref().unwrap().buf, t.bias.unwrap().dim), (bias, 2));
     assert_eq!(t.out.strides, shape(&[48, 1, 6]));
     assert_eq!(store_order(&case.program, body), [0, 2, 1]);
-    assert_eq!(result_dtype(body, DType::F32), DType::F32);
+    assert_eq!(result_dtype(&case.program, body, DType::F32, DType::F32), DType::F32);
+    assert_eq!(result_dtype(&case.program, body, DType::BF16, DType::F32), DType::BF16);
 
     let mut rounded = body.clone();
     rounded.insts.clear();
@@ -266,7 +267,7 @@ fn vendor_epilogues() {
     b.store(out, (0..3).map(SymExpr::loop_var).collect(), y, StoreMode::Write);
     rounded.insts = b.finish();
     assert!(vendor_epilogue(&case.program, &rounded).is_none());
-    assert_eq!(result_dtype(&rounded, DType::F32), DType::BF16);
+    assert_eq!(result_dtype(&case.program, &rounded, DType::F32, DType::F32), DType::BF16);
 }
 
 /// The index in the folded tensor of the element at `p`, and the length of the folded tensor.

@@ -487,7 +487,7 @@ end
 plan bytes 0:
 "#;
     let modules = gpu_runtime::modules(&checked::program(text), &gpu_codegen::Target::HOPPER).unwrap();
-    let group = |m: &gpu_runtime::Module| m.kernels.contains("faults, first_check + 2)");
+    let group = |m: &gpu_runtime::Module| m.kernels.contains("check = first_check + 2;");
     assert!(modules.iter().any(group), "one launch, whose last member has the third check");
     let good = [0, 1, 2, 3, 4, 3, 2, 1];
     let with = |a: Tensor, b: Tensor| vec![floats(&[9, 16]), a, b];

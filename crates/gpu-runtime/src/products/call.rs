@@ -82,7 +82,7 @@ pub fn candidates<P: Products>(
             .map(|(name, call)| Candidate { name, parts: vec![Part::Library(call)], scratch: Vec::new() })
             .collect();
     }
-    let dtype = result_dtype(&k.epilogue, k.acc);
+    let dtype = result_dtype(program, &k.epilogue, program.buffers[k.a.buf].dtype, k.acc);
     let order = store_order(program, &k.epilogue);
     let Some(spec) = waiting(program, k, dtype, &order, target).filter(|s| works(blas, program, s)) else {
         return Vec::new();

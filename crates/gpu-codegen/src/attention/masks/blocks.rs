@@ -3,16 +3,16 @@
 //! mask once per call and notes for each block whether it hides all, shows all or neither; every attention with that mask
 //! skips what is hidden and does not read the mask where all is shown.
 //!
-//! Not here: the skipping (`tma`, `backward_tma`). Masks of a few rows or keys are left alone, whose blocks would cost more than
+//! Not here: the skipping (`tma`, `backward_tma`), and which step does it (`masks`). Masks of a few rows or keys are left alone, whose blocks would cost more than
 //! they save, and numbers that differ from head to head, which are biases and hide nothing.
 
 use ir_core::{DType, Scalar, Shape, SymExpr};
 use kernel_ir::{
-    AccDecl, ArenaPlan, BodyBuilder, BufId, Buffer, ExternOp, InstKind, LoopKernel, Operand, Program,
-    ReduceOp, ScalarOp, Stage, Step, Storage, StoreMode, Val,
+    AccDecl, BodyBuilder, BufId, InstKind, LoopKernel, Operand, Program, ReduceOp, ScalarOp, Stage, Step,
+    Storage, StoreMode, Val,
 };
 
-use crate::Target;
+use super::{as_buffer, made_of, moves};
 use crate::attention::Operands;
 use crate::loops::hint;
 use crate::text::body::Uses;
@@ -44,100 +44,23 @@ return some ? all ? 2 : 1 : 0;
     ))
 }
 
-/// Adds to a program the kernels that note the blocks of its masks, where the device has attention kernels that use them.
-pub fn note_blocks_of_masks(program: &mut Program, target: &Target) {
-    if !target.wgmma() {
-        return;
-    }
-    let mut made: Vec<(Operand, Operand)> = Vec::new();
-    let mut n = 0;
-    while n < program.steps.len() {
-        let masks: Vec<Operand> = masks_of(&program.steps[n]).into_iter().cloned().collect();
-        let masks: Vec<Operand> = masks.into_iter().filter(|m| worthwhile(program, m, n)).collect();
-        for mask in masks {
-            if made.iter().all(|(of, _)| *of != mask) {
-                let (step, blocks) = noting(program, &mask);
-                program.steps.insert(n, step);
-                n += 1;
-                made.push((mask, blocks));
-            }
-        }
-        let blocks_of =
-            |mask: &Operand| made.iter().find(|(of, _)| of == mask).map(|(_, blocks)| blocks.clone());
-        use_blocks(&mut program.steps[n], &blocks_of);
-        n += 1;
-    }
-    if !made.is_empty() {
-        program.plan = ArenaPlan::of(program);
-    }
-}
-
-/// The masks of a step and of steps that run together with it.
-fn masks_of(step: &Step) -> Vec<&Operand> {
-    match step {
-        Step::Attention(k) => k.mask.iter().collect(),
-        Step::Extern(k) if matches!(k.op, ExternOp::AttentionBackward { .. }) => {
-            k.inputs.get(6).into_iter().collect()
-        }
-        Step::Together(group) => group.steps.iter().flat_map(masks_of).collect(),
-        _ => Vec::new(),
-    }
-}
-
-fn use_blocks(step: &mut Step, of: &dyn Fn(&Operand) -> Option<Operand>) {
-    match step {
-        Step::Attention(k) => k.blocks = k.mask.as_ref().and_then(of),
-        Step::Extern(k) if matches!(k.op, ExternOp::AttentionBackward { .. }) && k.inputs.len() == 7 => {
-            let blocks = of(&k.inputs[6]);
-            k.inputs.extend(blocks);
-        }
-        Step::Together(group) => group.steps.iter_mut().for_each(|s| use_blocks(s, of)),
-        _ => {}
-    }
-}
-
-/// Whether a mask of step `user` is large, differs along the keys, and has its final value before the first reader.
-fn worthwhile(program: &Program, mask: &Operand, user: usize) -> bool {
-    let root = program.root(mask.buf);
-    let mut writers = program
-        .steps
-        .iter()
-        .enumerate()
-        .filter(|(_, step)| step.accesses().1.iter().any(|b| program.root(*b) == root));
-    let written_once = match (writers.next(), writers.next()) {
-        (None, _) => true,
-        (Some((n, _)), None) => n < user,
-        _ => false,
-    };
+/// Whether the blocks of a mask are worth noting: it is large, and may hide whole blocks.
+pub(super) fn worthwhile(program: &Program, mask: &Operand) -> bool {
     let large = [2, 3].iter().zip(FEWEST).all(|(&d, least)| hint(program, &mask.sizes[d]) >= least);
     let dtype = program.buffers[mask.buf].dtype;
     let hides = dtype == DType::Bool || (dtype.is_float() && !moves(mask, 1));
-    written_once && large && moves(mask, 3) && hides
-}
-
-/// Whether the mask differs along a dimension.
-fn moves(mask: &Operand, d: usize) -> bool {
-    mask.strides[d] != SymExpr::ZERO && mask.sizes[d] != SymExpr::ONE
+    large && moves(mask, 3) && hides
 }
 
 /// The kernel that notes the blocks of a mask, and the operand that it writes, with the strides of 0 that the mask has.
-fn noting(program: &mut Program, mask: &Operand) -> (Step, Operand) {
+pub(super) fn noting(program: &mut Program, mask: &Operand, storage: Storage) -> (Step, Operand) {
     let block = SymExpr::from_i64(BLOCK);
     let mut sizes: Shape = mask.sizes.iter().cloned().collect();
     for size in &mut sizes[2..] {
         *size = size.ceil_div(&block);
     }
-    let own: Shape = (0..4).map(|d| if moves(mask, d) { sizes[d].clone() } else { SymExpr::ONE }).collect();
-    let strides = ir_core::contiguous_strides(&own);
     let name = format!("blocks_of_{}", program.buffers[mask.buf].name);
-    let buf = program.buffers.push(Buffer {
-        name: name.clone(),
-        dtype: DType::U8,
-        sizes: own.clone(),
-        strides: strides.clone(),
-        offset: SymExpr::ZERO,
-        storage: Storage::Arena,
-    });
+    let made = made_of(program, mask, (&name, DType::U8, storage), &sizes);
     let inner: Shape =
         [2, 3].iter().map(|&d| if moves(mask, d) { block.clone() } else { SymExpr::ONE }).collect();
     let acc = |op| AccDecl { op, dtype: DType::I32 };
@@ -145,12 +68,11 @@ fn noting(program: &mut Program, mask: &Operand) -> (Step, Operand) {
     let kernel = LoopKernel {
         name,
         origins: Vec::new(),
-        outer: own.clone(),
+        outer: program.buffers[made.buf].sizes.clone(),
         accs: vec![acc(ReduceOp::Max), acc(ReduceOp::Min)],
-        stages: vec![Stage { inner, insts }, Stage { inner: Shape::new(), insts: noted(buf) }],
+        stages: vec![Stage { inner, insts }, Stage { inner: Shape::new(), insts: noted(made.buf) }],
     };
-    let strides = (0..4).map(|d| if moves(mask, d) { strides[d].clone() } else { SymExpr::ZERO }).collect();
-    (Step::Loop(kernel), Operand { buf, sizes, strides, offset: SymExpr::ZERO })
+    (Step::Loop(kernel), made)
 }
 
 /// Reduces over a block whether any score is shown, and whether all are shown unchanged.
@@ -174,15 +96,7 @@ fn looked(program: &mut Program, mask: &Operand, inner: &Shape) -> Vec<kernel_ir
     }
     let loops = [SymExpr::loop_var(0), SymExpr::loop_var(1), at(2), at(3)];
     let dtype = program.buffers[mask.buf].dtype;
-    // The operand as a buffer, whose strides may be 0.
-    let view = program.buffers.push(Buffer {
-        name: program.buffers[mask.buf].name.clone(),
-        dtype,
-        sizes: mask.sizes.clone(),
-        strides: mask.strides.clone(),
-        offset: mask.offset.clone(),
-        storage: Storage::View(program.root(mask.buf)),
-    });
+    let view = as_buffer(program, mask);
     let m = b.push(dtype, InstKind::Load { buf: view, index: loops.into_iter().collect(), mask: inside });
     let (shown, unchanged) = match dtype {
         DType::Bool => (m, m),
