@@ -300,7 +300,7 @@ mod tests {
     fn dequantized_operands_multiply_as_integers() {
         let body = format!("{OPERANDS}\n%y: f32[4, 3] = prims.matmul(%xd, %wt)\nreturn %y");
         let expected =
-            "prims.permute prims.integer_matmul prims.convert prims.reshape prims.mul prims.expand prims.mul";
+            "prims.reshape prims.permute prims.integer_matmul prims.convert prims.mul prims.expand prims.mul";
         changes(run, &PassCx::inference(), &body, expected);
         // Weights that change from call to call would be packed in each.
         assert_unchanged(run, &PassCx::training(), &body);
@@ -342,7 +342,7 @@ mod tests {
 %wd: f32[3, 2, 3, 3] = prims.mul(%wf, %te)
 %y: f32[1, 3, 5, 5] = prims.conv(%xd, %wd, [1, 1], [1, 1, 1, 1], [1, 1], false, [0, 0], 1)
 return %y";
-        let expected = "prims.integer_conv prims.convert prims.reshape prims.mul prims.expand prims.mul";
+        let expected = "prims.reshape prims.integer_conv prims.convert prims.mul prims.expand prims.mul";
         changes(run, &PassCx::inference(), body, expected);
     }
 }
