@@ -117,7 +117,7 @@ impl Block<'_> {
                 };
                 to.write_bytes(fill, low * padded);
                 let inside = to.add(low * padded);
-                if stride == padded as isize {
+                if stride == padded as isize && channels == padded {
                     std::ptr::copy_nonoverlapping(line, inside, inner * padded);
                 } else {
                     for x in 0..inner {
@@ -130,9 +130,8 @@ impl Block<'_> {
         }
         if conv.numbers == Narrow::I8 {
             // SAFETY: the copy has this many bytes; those of channels that do not exist are used for sums that nobody reads.
-            for at in 0..height * width * padded {
-                unsafe { *to.add(at) ^= Narrow::I8.bias() };
-            }
+            let all = unsafe { std::slice::from_raw_parts_mut(to, height * width * padded) };
+            all.iter_mut().for_each(|b| *b ^= Narrow::I8.bias());
         }
     }
 
