@@ -4,13 +4,15 @@
 
 use std::time::Instant;
 
+use backend_cpu::micro::narrow::{self, Narrow, NarrowConv, NarrowMatmul, NarrowWeights};
 use backend_cpu::micro::{
-    Attention, BatchDim, COut, ConvPlan, ConvShape, EmptyRow, Epilogue, Isa, Mask, MatRef, MatmulPacked,
-    MatmulStrided, MicroError, PackedB, Strides5, attention, matmul_packed, matmul_strided, team,
+    Attention, BatchDim, COut, ConvPlan, ConvShape, EmptyRow, Epilogue, EpilogueBlock, Hook, Isa, Mask,
+    MatRef, MatmulPacked, MatmulStrided, MicroError, PackedB, Strides5, attention, matmul_packed,
+    matmul_strided, team,
 };
 
 /// `conv N C H W O K STRIDE PAD GROUPS` channels-last, `convf` the same with channels-first input and output, `mm M N K` packed
-/// weight, `lin M N K` weight `[N, K]` unpacked, `bmm B M N K` both row-major, `attn B H Lq Lk D CAUSAL`.
+/// weight, `mm8`, `mm16`, `conv8` and `conv16` the same of 8-bit integers and `bf16` without an epilogue, `lin M N K` weight `[N, K]` unpacked, `bmm B M N K` both row-major, `attn B H Lq Lk D CAUSAL`.
 const CASES: &[&str] = &[
     // resnet50
     "convf 1 3 224 224 64 7 2 3 1",
@@ -127,6 +129,18 @@ fn run(kind: &str, sizes: &[usize]) -> Result<(f64, f64), Box<dyn std::error::Er
             conv(shape, kind == "convf")?
         }
         ("mm", &[m, n, k]) => packed(m, n, k)?,
+        ("conv8" | "conv16", &[n, c, h, w, o, k, s, p, g]) => {
+            let shape = ConvShape {
+                groups: g,
+                stride: [1, s, s],
+                pad_lo: [0, p, p],
+                pad_hi: [0, p, p],
+                ..ConvShape::conv2d(n, c, [h, w], o, [k, k])
+            };
+            narrow_conv(shape, if kind == "conv8" { Narrow::U8 } else { Narrow::Bf16 })?
+        }
+        ("mm8", &[m, n, k]) => narrow_product(m, n, k, Narrow::U8)?,
+        ("mm16", &[m, n, k]) => narrow_product(m, n, k, Narrow::Bf16)?,
         ("lin", &[m, n, k]) => strided(1, m, n, k, true)?,
         ("bmm", &[b, m, n, k]) => strided(b, m, n, k, false)?,
         ("attn", &[b, h, lq, lk, d, causal]) => attend([b, h, lq, lk, d], causal != 0)?,
@@ -216,6 +230,44 @@ fn packed(m: usize, n: usize, k: usize) -> Result<(f64, f64), MicroError> {
         unsafe { matmul_packed(&call) }
     })?;
     Ok(((2 * m * n * k) as f64, seconds))
+}
+
+fn narrow_product(m: usize, n: usize, k: usize, numbers: Narrow) -> Result<(f64, f64), MicroError> {
+    let (a, w) = (values(m * k), values(n * k));
+    let done = |block: &EpilogueBlock| {
+        std::hint::black_box(block.ptr);
+    };
+    let (w, isa) = (w.as_ptr().cast(), Isa::best());
+    // SAFETY: w is [N, K] of numbers of at most four bytes.
+    let b = unsafe { NarrowWeights::pack((numbers, isa), w, [k, n], [1, k as isize], 0)? };
+    let seconds = time(|| {
+        let strides = [k as isize, 1];
+        let call =
+            NarrowMatmul { m, a: a.as_ptr().cast(), strides, b: &b, batch: &[], hook: Hook::Closure(&done) };
+        // SAFETY: the buffers are as large as the shape says.
+        unsafe { narrow::matmul(&call) }
+    })?;
+    Ok(((2 * m * n * k) as f64, seconds))
+}
+
+fn narrow_conv(shape: ConvShape, numbers: Narrow) -> Result<(f64, f64), MicroError> {
+    let out = shape.output()?;
+    let strides = Strides5::channels_last(shape.in_channels, shape.input);
+    let plan = NarrowConv::new((Isa::best(), numbers), shape, strides, 3 * i32::from(numbers == Narrow::U8))?;
+    let pixels: usize = out.iter().product();
+    let taps: usize = shape.kernel.iter().product();
+    let inner = shape.in_channels / shape.groups * taps;
+    let x = values(shape.batch * shape.in_channels * shape.input.iter().product::<usize>());
+    let w = values(shape.out_channels * inner);
+    let (kh, kw) = (shape.kernel[1] as isize, shape.kernel[2] as isize);
+    // SAFETY: the buffers are as large as the shape says.
+    let weights = unsafe { plan.pack(w.as_ptr().cast(), [inner as isize, taps as isize, kh * kw, kw, 1])? };
+    let done = |block: &EpilogueBlock| {
+        std::hint::black_box(block.ptr);
+    };
+    // SAFETY: the buffers are as large as the shape says.
+    let seconds = time(|| unsafe { plan.run(x.as_ptr().cast(), &weights, Hook::Closure(&done)) })?;
+    Ok(((2 * shape.batch * pixels * shape.out_channels * inner) as f64, seconds))
 }
 
 fn strided(b: usize, m: usize, n: usize, k: usize, weight: bool) -> Result<(f64, f64), MicroError> {

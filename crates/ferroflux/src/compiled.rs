@@ -84,7 +84,8 @@ impl Compiled {
             options.refuse_mesh("a backend that takes whole graphs")?;
             return Compiled::with_graph_plugin(program, backend, options);
         }
-        let lookup = Lookup::new(Stage::Captured, program.graph(), program.name(), backend, options);
+        let graph = program.known_graph();
+        let lookup = Lookup::new(Stage::Captured, &graph, program.name(), backend, options);
         let lookup = lookup.filter(|_| options.mesh.is_none());
         let ((form, code, from_cache), parts) = match &options.mesh {
             None => {

@@ -66,6 +66,7 @@ mod seeds;
 mod surgery;
 pub mod train;
 pub mod verify;
+mod zero_points;
 
 pub use compiled::Compiled;
 pub use error::Error;

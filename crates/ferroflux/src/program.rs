@@ -1,5 +1,6 @@
 //! A model: its captured graph and its weights.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use tensor::Tensor;
 use crate::inputs::{self, InputInfo};
 use crate::pipeline::{self, Cx, KERNELS, KernelOptions, StageId};
 use crate::recipe::{Maker, Recipe, RecipeSource};
-use crate::{Compiled, Error, Options};
+use crate::{Compiled, Error, Options, zero_points};
 
 /// A model read from a `torch.export` archive. Cheap to clone; weights are mapped from the file.
 #[derive(Clone, Debug)]
@@ -222,7 +223,11 @@ impl Program {
     }
     /// The captured graph after the stages up to `last`.
     pub(crate) fn through(&self, last: StageId, cx: &Cx<'_>) -> Result<Graph, Error> {
-        pipeline::run(self.graph().clone(), StageId::Captured..=last, cx)
+        pipeline::run(self.known_graph().into_owned(), StageId::Captured..=last, cx)
+    }
+    /// The captured graph with what is known of the values of its constants; what is compiled depends on it alone.
+    pub(crate) fn known_graph(&self) -> Cow<'_, Graph> {
+        zero_points::without(self.graph(), &self.exported.weights)
     }
     pub(crate) fn require_weights(&self) -> Result<(), Error> {
         let missing: Vec<&Weight> = self.missing_weights().collect();

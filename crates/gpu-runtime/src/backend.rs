@@ -229,6 +229,8 @@ impl<D: Platform> Backend for GpuBackend<D> {
 
     fn compile(&self, request: &CompileRequest<'_>) -> Result<Box<dyn Executable>, PluginError> {
         let program = request.kernels()?;
+        // There are no kernels for products of 8-bit integers.
+        let program = program.with_float_products().unwrap_or(program);
         let settings = settings(request)?;
         let ordinal = request.device.device_id;
         let request =

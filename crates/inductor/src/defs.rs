@@ -243,7 +243,7 @@ impl Def {
 /// The values that a template reads.
 pub(crate) fn template_operands(spec: &TemplateSpec) -> Vec<BufId> {
     let ids = match spec {
-        TemplateSpec::Matmul { a, b } => vec![*a, *b],
+        TemplateSpec::Matmul { a, b, .. } => vec![*a, *b],
         TemplateSpec::Conv { input, weight, .. } => vec![*input, *weight],
         TemplateSpec::Attention { q, k, v, mask, .. } => [*q, *k, *v].into_iter().chain(*mask).collect(),
     };

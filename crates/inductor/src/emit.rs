@@ -202,10 +202,11 @@ fn template(
     let (name, origins) = (String::new(), Vec::new());
     let sizes = |v: fx_ir::ValueId| defs.get(BufId(v.0)).sizes.clone();
     Ok(match spec {
-        TemplateSpec::Matmul { a, b } => {
-            Step::Matmul(Matmul { name, origins, a: operand(*a)?, b: operand(*b)?, acc, epilogue })
+        TemplateSpec::Matmul { a, b, zero } => {
+            let (a, b) = (operand(*a)?, operand(*b)?);
+            Step::Matmul(Matmul { name, origins, a, b, acc, zero: *zero, epilogue })
         }
-        TemplateSpec::Conv { input, weight, stride, padding, dilation, groups, transposed } => {
+        TemplateSpec::Conv { input, weight, stride, padding, dilation, groups, transposed, zero } => {
             Step::Conv(Conv {
                 name,
                 origins,
@@ -217,6 +218,7 @@ fn template(
                 groups: *groups,
                 transposed: *transposed,
                 acc,
+                zero: *zero,
                 epilogue,
             })
         }

@@ -32,7 +32,7 @@ fn head(def: &Def) -> String {
         DefKind::Scatter { base, index, value, .. } => {
             format!("scatter {value} into {base} at {:?}", &index[..])
         }
-        DefKind::Template(prims::TemplateSpec::Matmul { a, b }) => format!("matmul b{} b{}", a.0, b.0),
+        DefKind::Template(prims::TemplateSpec::Matmul { a, b, .. }) => format!("matmul b{} b{}", a.0, b.0),
         DefKind::Template(prims::TemplateSpec::Conv { input, weight, .. }) => {
             format!("conv b{} b{}", input.0, weight.0)
         }

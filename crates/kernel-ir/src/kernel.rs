@@ -165,7 +165,8 @@ pub struct Epilogue {
     pub insts: Vec<Inst>,
 }
 
-/// `out[…, m, n] = Σ_k a[…, m, k] * b[…, k, n]`, accumulated in `acc` dtype.
+/// `out[…, m, n] = Σ_k (a[…, m, k] - zero) * b[…, k, n]`, accumulated in `acc` dtype. Operands of 8-bit integers with sums in
+/// `i32` are an integer product ([`crate::is_integer_product`]): its sums are exact, and the operands may differ in sign.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Matmul {
     /// Name.
@@ -178,8 +179,17 @@ pub struct Matmul {
     pub b: Operand,
     /// Dtype of the product that the epilogue sees.
     pub acc: DType,
+    /// What is subtracted from each element of `a`: the zero point of an integer product, a number of `a`'s dtype; 0 in all
+    /// other products. Since 1.8.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub zero: i64,
     /// Over `[batch…, m, n]`.
     pub epilogue: Epilogue,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(n: &i64) -> bool {
+    *n == 0
 }
 
 /// Convolution (cross-correlation) in 1 to 3 spatial dimensions.
@@ -205,6 +215,9 @@ pub struct Conv {
     pub transposed: bool,
     /// Dtype of the sum that the epilogue sees.
     pub acc: DType,
+    /// What is subtracted from each element of `input`, as for [`Matmul::zero`]; padding is zero afterwards. Since 1.8.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub zero: i64,
     /// Over `[n, o, spatial…]`.
     pub epilogue: Epilogue,
 }

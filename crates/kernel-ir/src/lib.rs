@@ -34,6 +34,7 @@ mod build;
 pub mod collapse;
 mod collective;
 mod indices;
+mod integer;
 mod kernel;
 mod linalg;
 pub mod part;
@@ -53,6 +54,7 @@ pub use body::{AccId, BufId, Inst, InstKind, ReduceOp, StoreMode, Val, pruned};
 pub use build::BodyBuilder;
 pub use collective::{Collective, CollectiveOp, Combine, SELF_GROUP};
 pub use indices::{ConstantRange, drop_checks, guard_indices, prove_indices};
+pub use integer::is_integer_product;
 /// A size symbol of a program.
 pub use ir_core::{Symbol, Symbols};
 pub use kernel::{

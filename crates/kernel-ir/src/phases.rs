@@ -142,6 +142,7 @@ fn step(conv: &Conv, number: usize, phases: &[Phase], weight: &Operand) -> Step 
         groups: conv.groups,
         transposed: false,
         acc: conv.acc,
+        zero: conv.zero,
         epilogue: Epilogue { ranges, insts },
     })
 }
@@ -258,6 +259,7 @@ mod tests {
                 groups: 1,
                 transposed: true,
                 acc: DType::F32,
+                zero: 0,
                 epilogue: Epilogue {
                     ranges: [one.clone(), one, out].into_iter().collect(),
                     insts: b.finish(),

@@ -338,6 +338,7 @@ fn operands(program: &Program, step: &Step) -> Result {
         Step::Matmul(m) => {
             let n = m.epilogue.ranges.len();
             ensure(n >= 2, &place, "a product has at least two dimensions")?;
+            zero_point(program, step, &m.a, m.zero, &place)?;
             rank(&m.a, n)?;
             rank(&m.b, n)
         }
@@ -352,6 +353,7 @@ fn operands(program: &Program, step: &Step) -> Result {
             )?;
             let positive = c.groups > 0 && c.stride.iter().chain(&c.dilation).all(|s| *s > 0);
             ensure(positive, &place, "groups, steps and dilations are at least 1")?;
+            zero_point(program, step, &c.input, c.zero, &place)?;
             rank(&c.input, n)?;
             rank(&c.weight, n)
         }
@@ -400,6 +402,13 @@ fn operands(program: &Program, step: &Step) -> Result {
         | Step::While(_)
         | Step::Together(_) => Ok(()),
     }
+}
+
+/// A zero point belongs to an integer product and is a number of its first operand's dtype.
+fn zero_point(program: &Program, step: &Step, of: &Operand, zero: i64, place: &dyn Fn() -> String) -> Result {
+    let range = if program.buffers[of.buf].dtype == DType::U8 { 0..=255 } else { -128..=127 };
+    let fits = zero == 0 || crate::is_integer_product(program, step) && range.contains(&zero);
+    ensure(fits, place, "its zero point is no number of its first operand's dtype")
 }
 
 /// An exchange, or the wait for one: one operand and one result of a dtype, whose ranks differ by the dimension of blocks.

@@ -12,9 +12,11 @@ use crate::Program;
 /// Readers refuse another major.
 pub const IR_MAJOR: u16 = 1;
 /// Grows with every addition.
-pub const IR_MINOR: u16 = 7;
+pub const IR_MINOR: u16 = 8;
 /// The minor version that introduced index checks.
 pub(crate) const CHECKS: u16 = 6;
+/// The minor version that introduced integer products.
+pub(crate) const INTEGER_PRODUCTS: u16 = 8;
 const MAGIC: &[u8; 4] = b"FFXK";
 
 /// Why bytes are not a program.

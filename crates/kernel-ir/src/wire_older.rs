@@ -3,12 +3,12 @@
 //! A minor only adds. So an older form is the present one with an older number in the header, provided that nothing in the
 //! program would be lost on a reader which skips the keys that it does not know. The additions that would be lost are
 //! listed here, once for each minor: every addition to kernel-ir adds its line. An addition that only permits something has
-//! an older form: concurrent steps become consecutive ones.
+//! an older form: concurrent steps become consecutive ones, and integer products become products of converted values.
 
 use thiserror::Error;
 
-use crate::wire::{CHECKS, header};
-use crate::{ExternOp, IR_MAJOR, IR_MINOR, InstKind, Program, ScalarOp, Step};
+use crate::wire::{CHECKS, INTEGER_PRODUCTS, header};
+use crate::{ExternOp, IR_MAJOR, IR_MINOR, InstKind, Program, ScalarOp, Step, is_integer_product};
 
 /// Why a program has no form of an older minor.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -41,6 +41,11 @@ impl Program {
         let wanted = minor.min(IR_MINOR);
         if wanted < TOGETHER && self.init.iter().chain(&self.steps).any(has_together) {
             return self.one_by_one().to_bytes_at(wanted);
+        }
+        if wanted < INTEGER_PRODUCTS
+            && let Some(program) = self.with_float_products()
+        {
+            return program.to_bytes_at(wanted);
         }
         let mut newer = None;
         self.for_each_feature(&mut |since, feature, place| {
@@ -76,7 +81,7 @@ impl Program {
         }
         // Guards, sites and ranges are the caller's to check; a reader that skips them runs the same steps.
         for step in self.init.iter().chain(&self.steps) {
-            of_step(step, found);
+            of_step(self, step, found);
         }
     }
 }
@@ -90,7 +95,10 @@ fn has_together(step: &Step) -> bool {
 
 type Found<'a> = dyn FnMut(u16, &dyn Fn() -> String, &str) + 'a;
 
-fn of_step(step: &Step, found: &mut Found<'_>) {
+fn of_step(program: &Program, step: &Step, found: &mut Found<'_>) {
+    if is_integer_product(program, step) {
+        found(INTEGER_PRODUCTS, &|| "a product of 8-bit integers".into(), step.name());
+    }
     let since = match step {
         Step::Loop(_) | Step::Matmul(_) | Step::Conv(_) | Step::Attention(_) => 0,
         Step::Extern(call) => match call.op {
@@ -123,7 +131,7 @@ fn of_step(step: &Step, found: &mut Found<'_>) {
         }
     }
     for nested in step.nested().into_iter().flatten() {
-        of_step(nested, found);
+        of_step(program, nested, found);
     }
 }
 

@@ -180,6 +180,8 @@ pub enum TemplateSpec {
         a: ValueId,
         /// Right operand.
         b: ValueId,
+        /// Subtracted from the left operand; 0 but for integer products.
+        zero: i64,
     },
     /// Convolution.
     Conv {
@@ -197,6 +199,8 @@ pub enum TemplateSpec {
         groups: i64,
         /// Whether transposed.
         transposed: bool,
+        /// Subtracted from the input; 0 but for integer convolutions.
+        zero: i64,
     },
     /// Attention on `[b, h, l, d]` operands.
     Attention {

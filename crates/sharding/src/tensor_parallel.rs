@@ -74,7 +74,7 @@ impl Search<'_> {
         let op = prims::lookup(target)?;
         let Some(prims::Lower::Template(spec)) = op.lower() else { return None };
         match spec(&LowerCall { call: Call { op, args }, graph: self.graph, outs: &node.outputs }).ok()? {
-            TemplateSpec::Matmul { a, b } => Some((a, b)),
+            TemplateSpec::Matmul { a, b, .. } => Some((a, b)),
             TemplateSpec::Conv { input, weight, .. } => Some((input, weight)),
             TemplateSpec::Attention { .. } => None,
         }

@@ -13,6 +13,7 @@ mod dead;
 mod fast_math;
 mod fold;
 mod heads;
+mod integers;
 mod masks;
 mod matching;
 mod patches;
@@ -79,6 +80,7 @@ pub const PASSES: &[Pass] = &[
     Pass { name: "views", run: views::run },
     Pass { name: "arithmetic", run: arithmetic::run },
     Pass { name: "cse", run: cse::run },
+    Pass { name: "integers", run: integers::run },
     Pass { name: "fast-math", run: fast_math::run },
     Pass { name: "attention", run: attention::run },
     Pass { name: "heads", run: heads::run },

@@ -7,7 +7,7 @@
 use std::rc::Rc;
 
 use cranelift_codegen::ir::condcodes::IntCC;
-use cranelift_codegen::ir::types::{F32, I64};
+use cranelift_codegen::ir::types::{F32, I32, I64};
 use cranelift_codegen::ir::{Block, InstBuilder, MemFlagsData, StackSlot, Type, Value};
 use cranelift_codegen::isa::CallConv;
 use cranelift_frontend::{FunctionBuilder, Variable};
@@ -502,7 +502,7 @@ impl<'f, 'k> Emit<'f, 'k> {
                 }
             }
             VKind::Scan { op, value } => self.scan(n, *op, *value, inst.dtype),
-            VKind::Template => self.template_value(),
+            VKind::Template => self.template_value(inst.dtype),
         };
         (vals, width)
     }
@@ -557,16 +557,17 @@ impl<'f, 'k> Emit<'f, 'k> {
         Some(self.b.ins().iadd(row, moved))
     }
 
-    /// The template's result: contiguous `f32` along the axis.
-    fn template_value(&mut self) -> Vals {
+    /// The template's result: contiguous numbers of four bytes along the axis.
+    fn template_value(&mut self, dtype: DType) -> Vals {
         let flags = MemFlagsData::new().with_notrap();
         let Some(p) = self.template_address() else {
-            return self.constant(DType::F32, ir_core::Scalar::Float(0.0));
+            return self.constant(dtype, ir_core::Scalar::zero(dtype));
         };
         if self.width == 1 {
-            return Vals::from_elem(self.b.ins().load(F32, flags, p, 0), 1);
+            let ty = if dtype == DType::I32 { I32 } else { F32 };
+            return Vals::from_elem(self.b.ins().load(ty, flags, p, 0), 1);
         }
-        self.load_wide(p, DType::F32, flags)
+        self.load_wide(p, dtype, flags)
     }
 }
 

@@ -321,7 +321,7 @@ impl<'k> Lower<'k> {
             VKind::Index(e) => self.index(e)?,
             VKind::Template => {
                 let slot = self.slot(Input::Template);
-                self.load_plain(DType::F32, Place { slot, scale: 2, part: 0, offset: 0 }, None)
+                self.load_plain(inst.dtype, Place { slot, scale: 2, part: 0, offset: 0 }, None)
             }
             VKind::Reduce { acc, value, position: None } => {
                 return match self.kernel.outer_axis {

@@ -28,6 +28,7 @@ use rustc_hash::FxHasher;
 use super::control::PlannedStep;
 use super::prepare::members;
 use super::{Op, Packed};
+use crate::micro::narrow::NarrowWeights;
 use crate::micro::{AlignedBuf, ConvWeights, Isa, PackedB};
 
 const MAGIC: &[u8; 8] = b"FFXPACK1";
@@ -60,6 +61,11 @@ const MATMUL: u64 = 2;
 const CONV: u64 = 3;
 /// Weights of a depthwise convolution.
 const DEPTHWISE: u64 = 4;
+
+/// The first of the kinds of weights of narrow numbers, by [`NarrowWeights::code`]; numbers as for a matrix.
+const NARROW: u64 = 5;
+/// The first number that is no kind.
+const KINDS: u64 = NARROW + NarrowWeights::CODES;
 
 /// Contents of a record: kind, numbers, data.
 type Item<'a> = (u64, [usize; 3], &'a [u8]);
@@ -147,7 +153,10 @@ pub(super) fn needed(program: &Program, steps: &[PlannedStep], packed: &[Option<
     for (step, planned) in each {
         let through: Option<&Operand> = match (step, planned.and_then(PlannedStep::op)) {
             (Step::Matmul(m), Some(Op::Matmul(_, slot))) if is_packed(*slot) => Some(&m.b),
-            (Step::Conv(c), Some(Op::Conv(_, slot))) if is_packed(*slot) => Some(&c.weight),
+            (Step::Matmul(m), Some(Op::Narrow(_, slot))) if is_packed(*slot) => Some(&m.b),
+            (Step::Conv(c), Some(Op::Conv(_, slot) | Op::Narrow(_, slot))) if is_packed(*slot) => {
+                Some(&c.weight)
+            }
             _ => None,
         };
         let Some(through) = through else {
@@ -178,6 +187,7 @@ pub(super) fn save(
     let buffers = buffers.iter().map(|&(number, bytes)| (BUFFER, [number, 0, 0], bytes));
     let slots = packed.iter().map(|slot| match slot {
         None => (EMPTY, [0; 3], &[][..]),
+        Some(Packed::Narrow(w)) => (NARROW + w.code(), w.shape(), w.as_bytes()),
         Some(Packed::Matmul(b)) => (MATMUL, b.shape(), b.as_bytes()),
         Some(Packed::Conv(w)) => match w.matrix() {
             Some(b) => (CONV, b.shape(), b.as_bytes()),
@@ -325,6 +335,10 @@ fn read(file: File, name: &str, program: &Program, slots: usize) -> Result<Loade
             MATMUL => Some(Packed::Matmul(matrix()?)),
             CONV => Some(Packed::Conv(ConvWeights::of_matrix(matrix()?))),
             DEPTHWISE => Some(Packed::Conv(ConvWeights::of_depthwise(buf()))),
+            NARROW..KINDS => {
+                let weights = NarrowWeights::of_file(kind - NARROW, Isa::best(), shape, buf());
+                Some(Packed::Narrow(weights.ok_or("a pack has another size")?))
+            }
             _ => return Err("it has records of another version".into()),
         });
     }

@@ -24,7 +24,7 @@ pub(super) type PlannedStep = kernel_ir::runtime::PlannedStep<Op>;
 pub(super) fn number_packs(ops: &mut [PlannedStep], next: &mut usize) {
     for planned in ops {
         match &mut planned.node {
-            Node::Op(Op::Matmul(_, slot) | Op::Conv(_, slot) | Op::Staged(_, slot)) => {
+            Node::Op(Op::Matmul(_, slot) | Op::Conv(_, slot) | Op::Staged(_, slot) | Op::Narrow(_, slot)) => {
                 *slot = *next;
                 *next += 1;
             }

@@ -53,8 +53,17 @@ fn kernel(
     }
 }
 
-fn multiply_add(b: &mut BodyBuilder, acc: DType, x: Val, y: Val) {
-    let (x, y) = (b.cast(x, acc.compute()), b.cast(y, acc.compute()));
+/// `acc += (x - zero) * y`; where `inside` is false `x` is zero after the subtraction.
+fn multiply_add(b: &mut BodyBuilder, acc: DType, (x, y): (Val, Val), zero: i64, inside: Option<Val>) {
+    let (mut x, y) = (b.cast(x, acc.compute()), b.cast(y, acc.compute()));
+    if zero != 0 {
+        let number = b.constant(zero, acc.compute());
+        x = b.op(ScalarOp::Sub, &[x, number]);
+        if let Some(inside) = inside {
+            let none = b.constant(0, acc.compute());
+            x = b.select(inside, x, none);
+        }
+    }
     let p = b.op(ScalarOp::Mul, &[x, y]);
     b.reduce(AccId(0), p, None);
 }
@@ -71,7 +80,7 @@ pub(super) fn matmul(program: &mut Program, m: &Matmul) -> LoopKernel {
     let ((a, at), (bb, bt)) = (view(program, &m.a), view(program, &m.b));
     let mut b = BodyBuilder::new();
     let (x, y) = (b.load(a, at, a_index), b.load(bb, bt, b_index));
-    multiply_add(&mut b, m.acc, x, y);
+    multiply_add(&mut b, m.acc, (x, y), m.zero, None);
     let inner = Shape::from_iter([m.a.sizes[rank as usize - 1].clone()]);
     kernel(&m.name, &m.origins, m.acc, &m.epilogue, inner, b.finish())
 }
@@ -117,7 +126,7 @@ pub(super) fn conv(program: &mut Program, c: &Conv) -> LoopKernel {
         None => b.load(input, it, input_index),
     };
     let y = b.load(weight, wt, weight_index);
-    multiply_add(&mut b, c.acc, x, y);
+    multiply_add(&mut b, c.acc, (x, y), c.zero, mask);
     let window = c.weight.sizes[2..].iter().cloned();
     let inner = std::iter::once(per_in).chain(window).collect();
     kernel(&c.name, &c.origins, c.acc, &c.epilogue, inner, b.finish())

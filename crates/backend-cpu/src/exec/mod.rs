@@ -15,6 +15,7 @@ mod linalg;
 mod listing;
 mod loop_op;
 mod memory;
+mod narrow;
 mod prepare;
 mod sizes;
 mod sort;
@@ -36,6 +37,7 @@ pub use error::{ExecError, Written};
 pub use forked::after_fork;
 
 use crate::clif::{self, Code, EpilogueContext, Fault};
+use crate::micro::narrow::NarrowWeights;
 use crate::micro::{ConvWeights, PackedB, team};
 use control::{PlannedStep, Running, number_packs};
 use cores::wanted_threads;
@@ -78,6 +80,8 @@ enum Op {
     AttentionBackward(Box<attention_backward::AttentionBackwardOp>),
     /// With its index in the list of packed weights.
     Staged(Box<staged::StagedOp>, usize),
+    /// With its index in the list of packed weights.
+    Narrow(Box<narrow::NarrowOp>, usize),
     Sort(sort::SortOp),
     Linalg(::linalg::host::MatrixRoutine),
     /// Run by the call itself, which holds the exchanges in progress.
@@ -90,6 +94,7 @@ enum Op {
 enum Packed {
     Matmul(PackedB),
     Conv(ConvWeights),
+    Narrow(NarrowWeights),
 }
 
 /// Offsets of the arena's buffers at some sizes.
@@ -284,6 +289,7 @@ impl Compiled {
             bytes += match p {
                 Packed::Matmul(b) => b.bytes(),
                 Packed::Conv(w) => w.bytes(),
+                Packed::Narrow(w) => w.bytes(),
             } as u64;
         }
         if let Some(path) = kept {
@@ -522,6 +528,7 @@ fn pack(
                 packed.push(if c.packs { c.pack(base, sizes).ok().map(Packed::Conv) } else { None });
             }
             Op::Staged(s, _) => packed.push(s.pack(base, sizes)?),
+            Op::Narrow(n, _) => packed.push(n.pack(base, sizes)?),
             Op::Several(list) => pack(list, base, sizes, packed)?,
             _ => {}
         }
@@ -547,6 +554,9 @@ fn run(op: &Op, call: &Call<'_>, all: &[Option<Packed>]) -> Result<(), ExecError
         Op::Attention(a) => a.run(call),
         Op::AttentionBackward(a) => a.run(call),
         Op::Staged(s, slot) => s.run(call, packed(slot)),
+        Op::Narrow(n, slot) => {
+            n.run(call, packed(slot).and_then(|p| if let Packed::Narrow(w) = p { Some(w) } else { None }))
+        }
         Op::Sort(s) => s.run(call),
         Op::Linalg(l) => linalg::run(l, call),
         // `Running::run` runs it; no operation contains another one that is an exchange.

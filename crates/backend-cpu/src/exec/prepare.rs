@@ -11,6 +11,7 @@ use super::control::PlannedStep;
 use super::finish::recognise;
 use super::jobs::Jobs;
 use super::loop_op::LoopOp;
+use super::narrow::{self, NarrowOp};
 use super::sort::SortOp;
 use super::staged::{self, StagedOp};
 use super::template::{AttentionOp, ConvOp, Finish, MatmulOp, flattens};
@@ -169,6 +170,10 @@ fn matmul(program: &mut Program, m: &Matmul, jobs: &mut Jobs) -> Result<Op, Exec
         return Err(ExecError::Malformed(format!("matmul `{}` has operands of different ranks", m.name)));
     }
     let empty = m.a.sizes[rank - 1] == SymExpr::ZERO;
+    if let Some(numbers) = narrow::of_matmul(program, m).filter(|_| !empty) {
+        let finish = hook(program, &m.name, &m.epilogue, rows_of(m, rank), jobs)?;
+        return Ok(Op::Narrow(Box::new(NarrowOp::matmul(program, m, numbers, finish)), 0));
+    }
     if !is_f32(program, &[m.a.buf, m.b.buf], m.acc) || empty {
         if is_staged(program, &[m.a.buf, m.b.buf], m.acc) && !empty {
             return Ok(Op::Staged(Box::new(StagedOp::matmul(program, m, jobs)?), 0));
@@ -176,15 +181,14 @@ fn matmul(program: &mut Program, m: &Matmul, jobs: &mut Jobs) -> Result<Op, Exec
         let k = fallback::matmul(program, m);
         return loop_op(program, &k, jobs);
     }
-    let ranges = &m.epilogue.ranges;
-    let flat = flattens(m);
-    let walk = Walk {
-        batch: dims(ranges, 0..if flat { 0 } else { rank - 2 }),
-        rows: dims(ranges, if flat { 0 } else { rank - 2 }..rank - 1),
-        column: rank as u32 - 1,
-    };
-    let finish = finish(program, &m.name, &m.epilogue, walk, jobs)?;
+    let finish = finish(program, &m.name, &m.epilogue, rows_of(m, rank), jobs)?;
     Ok(Op::Matmul(MatmulOp::new(program, m, finish), 0))
+}
+
+/// The rows of a product's result: those of all batch entries, where these lie one after another.
+fn rows_of(m: &Matmul, rank: usize) -> Walk {
+    let (ranges, lead) = (&m.epilogue.ranges, if flattens(m) { 0 } else { rank - 2 });
+    Walk { batch: dims(ranges, 0..lead), rows: dims(ranges, lead..rank - 1), column: rank as u32 - 1 }
 }
 
 fn conv(program: &mut Program, c: &Conv, jobs: &mut Jobs) -> Result<Op, ExecError> {
@@ -212,6 +216,10 @@ fn conv(program: &mut Program, c: &Conv, jobs: &mut Jobs) -> Result<Op, ExecErro
     let negative = c.padding.iter().any(|p| p.0 < 0 || p.1 < 0);
     let static_weight = c.weight.sizes.iter().all(|s| s.as_const().is_some());
     let window = !c.transposed && !negative && static_weight;
+    if window && let Some(numbers) = narrow::of_conv(program, c) {
+        let finish = hook(program, &c.name, &c.epilogue, pixels_of(c, rank), jobs)?;
+        return Ok(Op::Narrow(Box::new(NarrowOp::conv(program, c, numbers, finish)), 0));
+    }
     if !is_f32(program, &[c.input.buf, c.weight.buf], c.acc) || !window {
         if is_staged(program, &[c.input.buf, c.weight.buf], c.acc) && window && c.acc == DType::F32 {
             return Ok(Op::Staged(Box::new(StagedOp::conv(program, c, jobs)?), 0));
@@ -219,10 +227,14 @@ fn conv(program: &mut Program, c: &Conv, jobs: &mut Jobs) -> Result<Op, ExecErro
         let k = fallback::conv(program, c);
         return loop_op(program, &k, jobs);
     }
-    let ranges = &c.epilogue.ranges;
-    let walk = Walk { batch: dims(ranges, 0..1), rows: dims(ranges, 2..rank), column: 1 };
-    let finish = finish(program, &c.name, &c.epilogue, walk, jobs)?;
+    let finish = finish(program, &c.name, &c.epilogue, pixels_of(c, rank), jobs)?;
     Ok(Op::Conv(ConvOp::new(program, c, finish), 0))
+}
+
+/// The rows of a convolution's result: the pixels of an image.
+fn pixels_of(c: &Conv, rank: usize) -> Walk {
+    let ranges = &c.epilogue.ranges;
+    Walk { batch: dims(ranges, 0..1), rows: dims(ranges, 2..rank), column: 1 }
 }
 
 /// A plain convolution whose negative padding removes elements of its input.

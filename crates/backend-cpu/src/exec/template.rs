@@ -31,7 +31,7 @@ pub(super) enum Finish {
 
 impl Finish {
     /// The base pointers of the generated function, where there is one.
-    fn table(&self, call: &Call<'_>) -> SmallVec<[*mut u8; 8]> {
+    pub(super) fn table(&self, call: &Call<'_>) -> SmallVec<[*mut u8; 8]> {
         match self {
             Finish::Direct(_) => SmallVec::new(),
             Finish::Hook(f) => f.table(call.buffers, call.fault),
@@ -215,7 +215,7 @@ impl MatmulOp {
 }
 
 /// Drops trailing dimensions of size 1, but not all: the stride of the row dimension is that of the last one that is left.
-fn trailing_units(sizes: &[i64]) -> usize {
+pub(super) fn trailing_units(sizes: &[i64]) -> usize {
     sizes.iter().rev().take_while(|n| **n == 1).count().min(sizes.len() - 1)
 }
 

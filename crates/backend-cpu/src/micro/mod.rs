@@ -68,6 +68,7 @@ mod isa;
 mod kernel;
 mod matmul;
 mod matmul_f64;
+pub mod narrow;
 mod pack;
 mod scratch;
 mod simd;

@@ -88,8 +88,15 @@ fn products_with_batches_shared_and_transposed_operands() {
             w.sizes = shape(&[e, k, n]);
             w.strides = shape(&[if shared { 0 } else { n * k }, 1, k]);
             let epilogue = plus_one(&mut b, dtype, &[e, m, n]);
-            let step =
-                Matmul { name: "product".into(), origins: vec![], a: x, b: w, acc: acc(dtype), epilogue };
+            let step = Matmul {
+                name: "product".into(),
+                origins: vec![],
+                a: x,
+                b: w,
+                acc: acc(dtype),
+                zero: 0,
+                epilogue,
+            };
             b.program.steps.push(Step::Matmul(step));
             let inputs = [data(dtype, &[e, m, k], 1), data(dtype, own, 2)];
             let mut raw = Vec::new();
@@ -127,6 +134,7 @@ fn convolutions_with_strides_padding_and_groups() {
             groups,
             transposed: false,
             acc: acc(dtype),
+            zero: 0,
             epilogue,
         }));
         let inputs = [data(dtype, &xs, 3), data(dtype, &ws, 4)];

@@ -178,6 +178,7 @@ fn products_with_every_epilogue() {
                 a,
                 b: o,
                 acc: DType::F32,
+                zero: 0,
                 epilogue: e,
             }));
             let mut inputs = vec![data(&[batch, m, k], 1), data(wsizes, 2)];
@@ -226,6 +227,7 @@ fn constant_weights_are_packed_and_any_number_of_rows_runs() {
             a,
             b: o,
             acc: DType::F32,
+            zero: 0,
             epilogue,
         }));
         let weight = data(&[n, k], 5);
@@ -275,6 +277,7 @@ fn products_of_other_dtypes() {
             a,
             b: o,
             acc,
+            zero: 0,
             epilogue,
         }));
         let make = |sizes: &[i64], seed| {
@@ -398,6 +401,7 @@ fn convolutions_with_every_epilogue_and_layout() {
                 groups,
                 transposed,
                 acc: DType::F32,
+                zero: 0,
                 epilogue,
             }));
             let mut inputs = vec![data(&[n, c, hw[0], hw[1]], 1), data(&wsizes, 2)];

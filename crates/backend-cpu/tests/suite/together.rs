@@ -163,7 +163,15 @@ fn products_keep_their_packed_weights() {
         body.store(to, loops(2), v, StoreMode::Write);
         let epilogue = Epilogue { ranges: p.buffers[to].sizes.clone(), insts: body.finish() };
         let (a, b) = (operand(p, x), operand(p, w));
-        Step::Matmul(Matmul { name: "product".into(), origins: vec![], a, b, acc: DType::F32, epilogue })
+        Step::Matmul(Matmul {
+            name: "product".into(),
+            origins: vec![],
+            a,
+            b,
+            acc: DType::F32,
+            zero: 0,
+            epilogue,
+        })
     };
     let p = &b.program;
     let steps = vec![

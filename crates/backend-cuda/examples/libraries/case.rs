@@ -215,7 +215,8 @@ pub(crate) fn matmul(
     let sizes = with(p.m, p.n);
     let epilogue = maker.epilogue(epilogue_kind, &sizes, &p.out, sizes.len() - 1);
     let acc = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
-    let step = Step::Matmul(Matmul { name: "matmul".into(), origins: Vec::new(), a, b, acc, epilogue });
+    let step =
+        Step::Matmul(Matmul { name: "matmul".into(), origins: Vec::new(), a, b, acc, zero: 0, epilogue });
     let flops = 2.0 * p.batch.iter().product::<i64>() as f64 * (p.m * p.n * p.k) as f64;
     Case {
         name: name.into(),
@@ -269,6 +270,7 @@ pub(crate) fn conv(
         groups: w.groups,
         transposed: w.transposed,
         acc: DType::F32,
+        zero: 0,
         epilogue,
     });
     Case {

@@ -34,23 +34,25 @@ impl View {
     }
 }
 
-/// A sum of products. Floats are added up in double precision, so that the order does not matter much.
+/// A sum of products, of whose first factors a zero point is subtracted. Floats are added up in double precision, so that the order does not matter much.
 struct Sum {
     acc: DType,
+    zero: i64,
     float: f64,
     whole: i64,
 }
 
 impl Sum {
-    fn new(acc: DType) -> Sum {
-        Sum { acc, float: 0.0, whole: 0 }
+    fn new(acc: DType, zero: i64) -> Sum {
+        Sum { acc, zero, float: 0.0, whole: 0 }
     }
 
     fn add(&mut self, a: Scalar, b: Scalar) {
         if self.acc.is_float() {
             self.float += a.as_f64() * b.as_f64();
         } else {
-            self.whole = self.whole.wrapping_add(a.as_i64().wrapping_mul(b.as_i64()));
+            self.whole =
+                self.whole.wrapping_add((a.as_i64().wrapping_sub(self.zero)).wrapping_mul(b.as_i64()));
         }
     }
 
@@ -60,7 +62,7 @@ impl Sum {
     }
 }
 
-/// `out[…, m, n] = Σ_k a[…, m, k] * b[…, k, n]`.
+/// `out[…, m, n] = Σ_k (a[…, m, k] - zero) * b[…, k, n]`.
 pub(crate) fn matmul(
     program: &Program,
     step: &Matmul,
@@ -75,7 +77,7 @@ pub(crate) fn matmul(
         let (mut row, mut column) = (point.to_vec(), point.to_vec());
         (row[rank - 1], column[rank - 2]) = (0, 0);
         let (mut at_a, mut at_b) = (a.place(&row), b.place(&column));
-        let mut sum = Sum::new(step.acc);
+        let mut sum = Sum::new(step.acc, step.zero);
         for _ in 0..depth {
             sum.add(memory.at(a.buf, at_a)?, memory.at(b.buf, at_b)?);
             at_a += a.strides[rank - 1];
@@ -99,7 +101,7 @@ pub(crate) fn conv(
     for_each_index(&ranges, &mut |point| {
         // The point is `[n, o, spatial…]`; both channels count within the group.
         let (group, out) = (point[1] / out_channels, point[1] % out_channels);
-        let mut sum = Sum::new(step.acc);
+        let mut sum = Sum::new(step.acc, step.zero);
         for_each_index(&weight.sizes[2..], &mut |window| {
             let Some(spatial) = source(step, &point[2..], window, &input.sizes[2..]) else { return Ok(()) };
             for channel in 0..in_channels {

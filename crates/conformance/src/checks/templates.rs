@@ -69,6 +69,8 @@ pub(super) fn matmul(cx: &mut Cx) -> Result<(), Fault> {
         product(DType::F64, &[], [6, 11, 5], EpilogueKind::BiasRelu(1), false),
         product(DType::BF16, &[], [6, 32, 5], EpilogueKind::Nothing, false),
         product(DType::F16, &[2], [6, 16, 5], EpilogueKind::Nothing, false),
+        integer_product(DType::U8, [5, 12, 7], 131),
+        integer_product(DType::I8, [3, 9, 18], -6),
         shared_batch(),
         dynamic_rows(),
     ];
@@ -101,7 +103,7 @@ fn product(
     }
     let sizes = shape(&of(m, n));
     let epilogue = epilogue(&mut b, after, acc, &sizes);
-    let step = Matmul { name: "matmul".into(), origins: vec![], a, b: right_operand, acc, epilogue };
+    let step = Matmul { name: "matmul".into(), origins: vec![], a, b: right_operand, acc, zero: 0, epilogue };
     b.program.steps.push(Step::Matmul(step));
     let mut inputs = vec![filled(dtype, &dims(&left), 51)?, filled(dtype, &dims(&right), 52)?];
     if let EpilogueKind::BiasRelu(d) = after {
@@ -112,6 +114,50 @@ fn product(
     Ok(Case::new(name, b.finish(), inputs).tolerance(SUMS))
 }
 
+/// A product of 8-bit integers with a zero point: sums are exact.
+fn integer_product(dtype: DType, [m, k, n]: [i64; 3], zero: i64) -> Result<Case, Fault> {
+    let mut b = Build::new("integers");
+    let (x, w) = (b.input(dtype, shape(&[m, k])), b.input(DType::I8, shape(&[k, n])));
+    let (left, right) = (b.whole(x), b.whole(w));
+    let epilogue = epilogue(&mut b, EpilogueKind::Nothing, DType::I32, &shape(&[m, n]));
+    let step = Matmul {
+        name: "integers".into(),
+        origins: vec![],
+        a: left,
+        b: right,
+        acc: DType::I32,
+        zero,
+        epilogue,
+    };
+    b.program.steps.push(Step::Matmul(step));
+    let inputs = vec![filled(dtype, &dims(&[m, k]), 58)?, filled(DType::I8, &dims(&[k, n]), 59)?];
+    Ok(Case::new(format!("{dtype} [{m}, {k}] less {zero} x i8 [{k}, {n}]"), b.finish(), inputs))
+}
+
+/// A convolution of 8-bit integers: padding is zero after the zero point is subtracted.
+fn integer_convolution() -> Result<Case, Fault> {
+    let mut b = Build::new("integers");
+    let (x, w) = (b.input(DType::U8, shape(&[2, 5, 6, 7])), b.input(DType::I8, shape(&[4, 5, 3, 3])));
+    let (input, weight) = (b.whole(x), b.whole(w));
+    let epilogue = epilogue(&mut b, EpilogueKind::Nothing, DType::I32, &shape(&[2, 4, 6, 7]));
+    b.program.steps.push(Step::Conv(Conv {
+        name: "integers".into(),
+        origins: vec![],
+        input,
+        weight,
+        stride: vec![1, 1],
+        padding: vec![(1, 1), (1, 1)],
+        dilation: vec![1, 1],
+        groups: 1,
+        transposed: false,
+        acc: DType::I32,
+        zero: 117,
+        epilogue,
+    }));
+    let inputs = vec![filled(DType::U8, &[2, 5, 6, 7], 64)?, filled(DType::I8, &[4, 5, 3, 3], 65)?];
+    Ok(Case::new("u8 less 117, window [3, 3] of i8", b.finish(), inputs))
+}
+
 /// One right matrix for all of a batch, by stride 0.
 fn shared_batch() -> Result<Case, Fault> {
     let mut b = Build::new("matmul");
@@ -120,7 +166,8 @@ fn shared_batch() -> Result<Case, Fault> {
     let right =
         Operand { buf: w, sizes: shape(&[3, 5, 6]), strides: shape(&[0, 6, 1]), offset: SymExpr::ZERO };
     let epilogue = epilogue(&mut b, EpilogueKind::Nothing, DType::F32, &shape(&[3, 4, 6]));
-    let step = Matmul { name: "matmul".into(), origins: vec![], a, b: right, acc: DType::F32, epilogue };
+    let step =
+        Matmul { name: "matmul".into(), origins: vec![], a, b: right, acc: DType::F32, zero: 0, epilogue };
     b.program.steps.push(Step::Matmul(step));
     let inputs = vec![filled(DType::F32, &[3, 4, 5], 54)?, filled(DType::F32, &[5, 6], 55)?];
     Ok(Case::new("one right matrix for a batch", b.finish(), inputs).tolerance(SUMS))
@@ -135,7 +182,8 @@ fn dynamic_rows() -> Result<Case, Fault> {
     let a = b.whole(x);
     let right = Operand { buf: w, sizes: shape(&[8, 6]), strides: shape(&[1, 8]), offset: SymExpr::ZERO };
     let epilogue = epilogue(&mut b, EpilogueKind::BiasRelu(1), DType::F32, &exprs([rows, 6.into()]));
-    let step = Matmul { name: "linear".into(), origins: vec![], a, b: right, acc: DType::F32, epilogue };
+    let step =
+        Matmul { name: "linear".into(), origins: vec![], a, b: right, acc: DType::F32, zero: 0, epilogue };
     b.program.steps.push(Step::Matmul(step));
     let mut case = Case::new("linear layer of any number of rows", b.finish(), vec![]).tolerance(SUMS);
     case.constants = vec![("fc.weight".into(), filled(DType::F32, &[6, 8], 56)?)];
@@ -184,6 +232,7 @@ pub(super) fn convolution(cx: &mut Cx) -> Result<(), Fault> {
         conv(Window { input: &[1, 2, 4, 5, 6], out: 3, kernel: &[2, 3, 3], ..plain }, EpilogueKind::Nothing),
         conv(Window { transposed: true, ..plain }, EpilogueKind::Nothing),
         conv(Window { transposed: true, stride: 2, groups: 2, ..plain }, EpilogueKind::Nothing),
+        integer_convolution(),
     ];
     if cx.by_effort(false, true) {
         all.push(conv(Window { input: &[1, 16, 20, 20], out: 32, ..plain }, EpilogueKind::BiasRelu(1)));
@@ -219,6 +268,7 @@ fn conv(w: Window<'_>, after: EpilogueKind) -> Result<Case, Fault> {
         groups: w.groups,
         transposed: w.transposed,
         acc: DType::F32,
+        zero: 0,
         epilogue,
     }));
     let mut inputs = vec![filled(DType::F32, &dims(w.input), 61)?, filled(DType::F32, &dims(&weights), 62)?];

@@ -46,7 +46,8 @@ impl Program {
     pub fn cached(&self, options: &Options) -> Result<Report, Error> {
         Ok(match backend(options)? {
             Ok(backend) => {
-                looked_up(Lookup::new(Stage::Captured, self.graph(), self.name(), &backend, options))
+                let graph = self.known_graph();
+                looked_up(Lookup::new(Stage::Captured, &graph, self.name(), &backend, options))
             }
             Err(why) => Report::Off(why),
         })

@@ -25,6 +25,7 @@ mod modules;
 mod numbers;
 mod operands;
 mod optimizers;
+mod quantized;
 mod random;
 mod random_in_loops;
 mod report;

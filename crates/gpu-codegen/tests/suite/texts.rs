@@ -259,6 +259,7 @@ fn product() -> (Program, Step) {
         a: operand(bufs[0]),
         b: operand(bufs[1]),
         acc: DType::F32,
+        zero: 0,
         epilogue: kernel_ir::Epilogue {
             ranges: [512, 512].map(SymExpr::from_i64).into_iter().collect(),
             insts: b.finish(),

@@ -116,6 +116,7 @@ fn run(
         groups: s.counts[3],
         transposed: s.transposed,
         acc: F32,
+        zero: 0,
         epilogue,
     };
     case.run(Step::Conv(step), candidates)

@@ -166,8 +166,15 @@ fn sum(
     let epilogue = Epilogue { ranges: shape(sizes), insts: b.finish() };
     // The operands of the product are not used.
     let (a, w) = (case.operand(residual), case.operand(residual));
-    let step =
-        Step::Matmul(Matmul { name: "m".into(), origins: Vec::new(), a, b: w, acc: DType::F32, epilogue });
+    let step = Step::Matmul(Matmul {
+        name: "m".into(),
+        origins: Vec::new(),
+        a,
+        b: w,
+        acc: DType::F32,
+        zero: 0,
+        epilogue,
+    });
     (step, [residual, bias, out])
 }
 
@@ -373,6 +380,7 @@ fn in_place_stores_are_vectors() {
         a,
         b: w,
         acc: DType::F32,
+        zero: 0,
         epilogue: epilogue_of_update,
     };
     let step = Step::Matmul(matmul);

@@ -133,6 +133,7 @@ fn convolution(name: &str, dtype: DType, s: Shapes, last: bool) {
         groups,
         transposed: s.transposed,
         acc: F32,
+        zero: 0,
         epilogue,
     };
     let names = case.run(Step::Conv(step), of_convolution);
@@ -215,6 +216,7 @@ fn weights_made_at_binding_are_laid_out_in_place() {
         groups: 1,
         transposed: false,
         acc: F32,
+        zero: 0,
         epilogue,
     };
     case.program.steps = vec![Step::Conv(conv)];
@@ -260,6 +262,7 @@ fn packed(transposed: bool, weight: [i64; 4], ranges: [i64; 4], strides: [i64; 4
         groups: 1,
         transposed,
         acc: F32,
+        zero: 0,
         epilogue,
     };
     case.program.steps = vec![Step::Conv(conv.clone()), Step::Conv(conv)];

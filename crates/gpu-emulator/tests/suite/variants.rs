@@ -186,6 +186,7 @@ fn product(dtype: DType, [batch, m, k, n]: [i64; 4], along_inner: bool) {
         a: case.operand(a, &[batch, m, k], &[m * k, k, 1], 0),
         b: case.operand(b, &[batch, k, n], &strides, 0),
         acc: DType::F32,
+        zero: 0,
         epilogue,
     });
     let mut expected = Vec::new();

@@ -128,6 +128,7 @@ mod tests {
             groups: 1,
             transposed: false,
             acc: DType::F32,
+            zero: 0,
             epilogue: Epilogue { ranges: shape(&ranges), insts: Vec::new() },
         }
     }

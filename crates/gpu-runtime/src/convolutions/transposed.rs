@@ -61,6 +61,7 @@ mod tests {
             groups: 1,
             transposed: false,
             acc: DType::F32,
+            zero: 0,
             epilogue: Epilogue { ranges: shape(&[2, 3, 8, 9]), insts: Vec::new() },
         }
     }

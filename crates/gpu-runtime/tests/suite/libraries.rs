@@ -50,7 +50,8 @@ fn product(dtype: DType, [m, n, k]: [i64; 3]) -> (Program, Step) {
     let mut p = Program::default();
     let (a, b) = (operand(&mut p, dtype, &[m, k]), operand(&mut p, dtype, &[k, n]));
     let epilogue = stored(&mut p, dtype, &[m, n]);
-    let step = Matmul { name: "product".into(), origins: Vec::new(), a, b, acc: DType::F32, epilogue };
+    let step =
+        Matmul { name: "product".into(), origins: Vec::new(), a, b, acc: DType::F32, zero: 0, epilogue };
     (p, Step::Matmul(step))
 }
 
@@ -71,6 +72,7 @@ fn convolution(dtype: DType, groups: i64, channels: i64, images: i64) -> (Progra
         groups,
         transposed: false,
         acc: DType::F32,
+        zero: 0,
         epilogue,
     };
     (p, Step::Conv(step))

@@ -113,13 +113,23 @@ fn matmul(
     memory: &mut Memory,
 ) -> Result<(), KernelError> {
     let (a, b) = (memory.operand(&k.name, &k.a, bindings)?, memory.operand(&k.name, &k.b, bindings)?);
+    let a = shifted(&k.name, a, k.zero)?;
     let product = linalg::matmul(&a, &b, k.acc).map_err(refused(&k.name))?;
     drop((a, b));
     loops::run_epilogue(program, &k.name, &k.epilogue, &product, bindings, memory)
 }
 
+/// The operand less a zero point.
+fn shifted(name: &str, operand: Tensor, zero: i64) -> Result<Tensor, KernelError> {
+    if zero == 0 {
+        return Ok(operand);
+    }
+    let moved: Vec<i64> = operand.iter().map(|x| x.as_i64() - zero).collect();
+    Tensor::from_vec(moved, operand.sizes()).map_err(refused(name))
+}
+
 fn conv(program: &Program, k: &Conv, bindings: &Bindings, memory: &mut Memory) -> Result<(), KernelError> {
-    let input = memory.operand(&k.name, &k.input, bindings)?;
+    let input = shifted(&k.name, memory.operand(&k.name, &k.input, bindings)?, k.zero)?;
     let weight = memory.operand(&k.name, &k.weight, bindings)?;
     let positive = |list: &[i64]| -> Result<Vec<usize>, KernelError> {
         let wrong = |_| KernelError::malformed(&k.name, "a stride or dilation is negative");

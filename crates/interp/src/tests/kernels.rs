@@ -273,6 +273,7 @@ fn linear_program() -> Program {
         a: operand(&p, x),
         b: operand(&p, packed),
         acc: DType::F32,
+        zero: 0,
         epilogue: Epilogue { ranges: shape("s0, 3"), insts: epilogue.finish() },
     })];
     p

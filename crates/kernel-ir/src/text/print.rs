@@ -174,9 +174,21 @@ fn epilogue(e: &Epilogue, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     body(&e.insts, f)
 }
 
+/// ` zero 128`; nothing for 0.
+fn zero(number: i64) -> String {
+    if number == 0 { String::new() } else { format!(" zero {number}") }
+}
+
 impl fmt::Display for Matmul {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "matmul {} acc {}{}", quote(&self.name), self.acc, from(&self.origins))?;
+        writeln!(
+            f,
+            "matmul {} acc {}{}{}",
+            quote(&self.name),
+            self.acc,
+            zero(self.zero),
+            from(&self.origins)
+        )?;
         writeln!(f, "  a {}\n  b {}", self.a, self.b)?;
         epilogue(&self.epilogue, f)
     }
@@ -185,7 +197,8 @@ impl fmt::Display for Matmul {
 impl fmt::Display for Conv {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let transposed = if self.transposed { " transposed" } else { "" };
-        writeln!(f, "conv {} acc {}{transposed}{}", quote(&self.name), self.acc, from(&self.origins))?;
+        let (acc, zero) = (self.acc, zero(self.zero));
+        writeln!(f, "conv {} acc {acc}{zero}{transposed}{}", quote(&self.name), from(&self.origins))?;
         writeln!(f, "  input {}\n  weight {}", self.input, self.weight)?;
         let padding: Vec<String> = self.padding.iter().map(|(lo, hi)| format!("({lo}, {hi})")).collect();
         writeln!(

@@ -80,14 +80,19 @@ fn titled(c: &mut Cursor<'_>, title: &str) -> Result<crate::Operand> {
     operand(c)
 }
 
+/// ` zero 128`, where there is one.
+fn zero(c: &mut Cursor<'_>) -> Result<i64> {
+    if c.eat_word("zero") { c.number("the zero point") } else { Ok(0) }
+}
+
 fn matmul(c: &mut Cursor<'_>) -> Result<Matmul> {
-    let (name, acc, origins) = (name(c)?, acc_dtype(c)?, origins(c)?);
+    let (name, acc, zero, origins) = (name(c)?, acc_dtype(c)?, zero(c)?, origins(c)?);
     let (a, b) = (titled(c, "a")?, titled(c, "b")?);
-    Ok(Matmul { name, origins, a, b, acc, epilogue: epilogue(c)? })
+    Ok(Matmul { name, origins, a, b, acc, zero, epilogue: epilogue(c)? })
 }
 
 fn conv(c: &mut Cursor<'_>) -> Result<Conv> {
-    let (name, acc) = (name(c)?, acc_dtype(c)?);
+    let (name, acc, zero) = (name(c)?, acc_dtype(c)?, zero(c)?);
     let transposed = c.eat_word("transposed");
     let origins = origins(c)?;
     let (input, weight) = (titled(c, "input")?, titled(c, "weight")?);
@@ -100,7 +105,20 @@ fn conv(c: &mut Cursor<'_>) -> Result<Conv> {
     c.expect_word("groups")?;
     let groups = c.number("the groups")?;
     let epilogue = epilogue(c)?;
-    Ok(Conv { name, origins, input, weight, stride, padding, dilation, groups, transposed, acc, epilogue })
+    Ok(Conv {
+        name,
+        origins,
+        input,
+        weight,
+        stride,
+        padding,
+        dilation,
+        groups,
+        transposed,
+        acc,
+        zero,
+        epilogue,
+    })
 }
 
 /// `stride [2, 2]`

@@ -34,6 +34,7 @@ mod matrices;
 mod networks;
 mod pointwise;
 mod primitive;
+mod quantized;
 mod random;
 mod reductions;
 mod shapes;
@@ -51,6 +52,7 @@ pub const FAMILIES: &[&[OpDef]] = &[
     primitive::shape::OPS,
     primitive::reduce::OPS,
     primitive::template::OPS,
+    primitive::integer::OPS,
     primitive::value::OPS,
     primitive::movement::OPS,
     primitive::cover::OPS,
@@ -135,4 +137,7 @@ pub const FAMILIES: &[&[OpDef]] = &[
     pointwise::frexp::OPS,
     networks::attention_core::OPS,
     distributed::functional::OPS,
+    quantized::affine::OPS,
+    quantized::choose::OPS,
+    quantized::decomposed::OPS,
 ];

@@ -5,6 +5,7 @@ mod attention;
 mod attention_backward;
 mod conv;
 mod matmul;
+mod narrow;
 mod threads;
 
 use super::{Activation, Epilogue, EpilogueBlock, Hook, Isa, Residual};

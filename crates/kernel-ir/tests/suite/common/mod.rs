@@ -233,7 +233,15 @@ fn step(rng: &mut Rng, p: &Program) -> Step {
         0 => {
             let rank = 2 + rng.below(3);
             let (a, b) = (operand(rng, p, rank), operand(rng, p, rank));
-            Step::Matmul(Matmul { name: kernel, origins, a, b, acc, epilogue: epilogue(rng, p, rank) })
+            Step::Matmul(Matmul {
+                name: kernel,
+                origins,
+                a,
+                b,
+                acc,
+                zero: 0,
+                epilogue: epilogue(rng, p, rank),
+            })
         }
         1 => {
             let n = 1 + rng.below(3);
@@ -251,6 +259,7 @@ fn step(rng: &mut Rng, p: &Program) -> Step {
                 groups: 1 + rng.below(4) as i64,
                 transposed: rng.flip(),
                 acc,
+                zero: 0,
                 epilogue: epilogue(rng, p, n + 2),
             })
         }

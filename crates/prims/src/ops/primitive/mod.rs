@@ -3,6 +3,7 @@
 pub(in crate::ops) mod collective;
 pub(in crate::ops) mod cover;
 pub(in crate::ops) mod index;
+pub(in crate::ops) mod integer;
 pub(in crate::ops) mod linalg;
 pub(in crate::ops) mod linalg_grad;
 pub(in crate::ops) mod linalg_run;

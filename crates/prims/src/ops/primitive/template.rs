@@ -16,6 +16,8 @@ use crate::{
 
 mod reference;
 
+pub(in crate::ops::primitive) use reference::with_geometry;
+
 type Types = SmallVec<[ValueType; 1]>;
 
 /// The entries.
@@ -26,7 +28,7 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
             doc: "`a[…, m, k] · b[…, k, n]`; equal batch sizes, equal dtype, at least two dimensions.",
             meta: meta_matmul,
             lower: Lower::Template(|c| {
-                Ok(TemplateSpec::Matmul { a: c.call.value("a")?, b: c.call.value("b")? })
+                Ok(TemplateSpec::Matmul { a: c.call.value("a")?, b: c.call.value("b")?, zero: 0 })
             }),
             complex: ComplexRule::Rule(crate::ops::complex_numbers::prims::matmul),
             batch: BatchRule::Rule(crate::ops::batches::rules::matmul),
@@ -177,36 +179,57 @@ fn attention_backward_samples(s: &mut Samples) {
 
 fn meta_matmul(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
     let (a, b) = (cx.meta(call, "a")?, cx.meta(call, "b")?);
+    if a.dtype != b.dtype {
+        return Err(call.invalid(format!("{a} and {b} do not multiply")));
+    }
+    Ok(tensor(a.dtype, product_sizes(cx, call, a, b)?))
+}
+
+/// The sizes of a product.
+pub(super) fn product_sizes(
+    cx: &MetaCx<'_>,
+    call: &Call<'_>,
+    a: &TensorMeta,
+    b: &TensorMeta,
+) -> Result<Vec<SymExpr>, OpError> {
     let rank = a.rank();
-    if rank < 2 || b.rank() != rank || a.dtype != b.dtype {
+    if rank < 2 || b.rank() != rank {
         return Err(call.invalid(format!("{a} and {b} do not multiply")));
     }
     let what = || format!("sizes {} and {} do not multiply", cx.text(&a.sizes), cx.text(&b.sizes));
     cx.equal_sizes(call, &a.sizes[..rank - 2], &b.sizes[..rank - 2], what)?;
     cx.equal(call, &a.sizes[rank - 1], &b.sizes[rank - 2], what)?;
-    let sizes = a.sizes[..rank - 1].iter().chain([&b.sizes[rank - 1]]).cloned();
-    Ok(tensor(a.dtype, sizes))
+    Ok(a.sizes[..rank - 1].iter().chain([&b.sizes[rank - 1]]).cloned().collect())
 }
 
 /// Window geometry of a convolution call.
-struct Geometry {
-    stride: Vec<i64>,
-    padding: Vec<(i64, i64)>,
-    dilation: Vec<i64>,
+pub(super) struct Geometry {
+    pub(super) stride: Vec<i64>,
+    pub(super) padding: Vec<(i64, i64)>,
+    pub(super) dilation: Vec<i64>,
     output_padding: Vec<i64>,
-    groups: i64,
+    pub(super) groups: i64,
     transposed: bool,
 }
 
 fn geometry(call: &Call<'_>) -> Result<Geometry, OpError> {
+    geometry_of(call, call.bool("transposed")?, call.ints("output_padding")?)
+}
+
+/// The geometry of a call whose schema may lack these two arguments.
+pub(super) fn geometry_of(
+    call: &Call<'_>,
+    transposed: bool,
+    output_padding: Vec<i64>,
+) -> Result<Geometry, OpError> {
     let pads = call.ints("padding")?;
     let g = Geometry {
         stride: call.ints("stride")?,
         padding: pads.chunks(2).map(|p| (p[0], *p.last().unwrap_or(&0))).collect(),
         dilation: call.ints("dilation")?,
-        output_padding: call.ints("output_padding")?,
+        output_padding,
         groups: call.int("groups")?,
-        transposed: call.bool("transposed")?,
+        transposed,
     };
     if g.stride.iter().chain(&g.dilation).any(|&x| x < 1) || g.groups < 1 {
         return Err(call.invalid("stride, dilation and groups must be positive"));
@@ -221,8 +244,21 @@ fn geometry(call: &Call<'_>) -> Result<Geometry, OpError> {
 
 fn meta_conv(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
     let (x, w, g) = (cx.meta(call, "input")?, cx.meta(call, "weight")?, geometry(call)?);
+    if x.dtype != w.dtype {
+        return Err(call.invalid(format!("{x} and {w} do not convolve")));
+    }
+    Ok(tensor(x.dtype, window_sizes(cx, call, (x, w), &g)?))
+}
+
+/// The sizes of a convolution's result.
+pub(super) fn window_sizes(
+    cx: &MetaCx<'_>,
+    call: &Call<'_>,
+    (x, w): (&TensorMeta, &TensorMeta),
+    g: &Geometry,
+) -> Result<Vec<SymExpr>, OpError> {
     let spatial = g.stride.len();
-    let fits = x.rank() == spatial + 2 && w.rank() == spatial + 2 && x.dtype == w.dtype;
+    let fits = x.rank() == spatial + 2 && w.rank() == spatial + 2;
     if !fits || g.padding.len() != spatial || g.dilation.len() != spatial || g.output_padding.len() != spatial
     {
         return Err(call.invalid(format!("{x} and {w} do not convolve in {spatial} dimensions")));
@@ -259,7 +295,7 @@ fn meta_conv(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
         }
         sizes.push(out);
     }
-    Ok(tensor(x.dtype, sizes))
+    Ok(sizes)
 }
 
 fn lower_conv(c: &LowerCall<'_>) -> Result<TemplateSpec, OpError> {
@@ -272,6 +308,7 @@ fn lower_conv(c: &LowerCall<'_>) -> Result<TemplateSpec, OpError> {
         dilation: g.dilation,
         groups: g.groups,
         transposed: g.transposed,
+        zero: 0,
     })
 }
 

@@ -10,6 +10,17 @@ pub(super) fn matmul(c: &RefCall<'_>) -> Result<RefOut, OpError> {
 }
 
 pub(super) fn conv(c: &RefCall<'_>) -> Result<RefOut, OpError> {
+    with_geometry(c, c.bool("transposed")?, |geometry| {
+        one(c, linalg::conv(c.tensor("input")?, c.tensor("weight")?, geometry, c.out().0))
+    })
+}
+
+/// Calls `run` with the geometry of a convolution's call.
+pub(in crate::ops::primitive) fn with_geometry(
+    c: &RefCall<'_>,
+    transposed: bool,
+    run: impl FnOnce(&linalg::ConvGeometry<'_>) -> Result<RefOut, OpError>,
+) -> Result<RefOut, OpError> {
     let positive = |name: &str| -> Result<Vec<usize>, OpError> {
         let wrong = |_| c.bad_arg(name, "must not be negative");
         c.ints(name)?.into_iter().map(|x| usize::try_from(x).map_err(wrong)).collect()
@@ -22,9 +33,9 @@ pub(super) fn conv(c: &RefCall<'_>) -> Result<RefOut, OpError> {
         dilation: &positive("dilation")?,
         output: c.out().1.get(2..).unwrap_or(&[]),
         groups: usize::try_from(c.int("groups")?).map_err(|_| c.bad_arg("groups", "must not be negative"))?,
-        transposed: c.bool("transposed")?,
+        transposed,
     };
-    one(c, linalg::conv(c.tensor("input")?, c.tensor("weight")?, &geometry, c.out().0))
+    run(&geometry)
 }
 
 pub(super) fn attention(c: &RefCall<'_>) -> Result<RefOut, OpError> {

@@ -1,0 +1,123 @@
+//! The inner step of products of narrow numbers in plain Rust, and the choice between it and the instructions of a processor.
+
+use super::Narrow;
+use crate::micro::Isa;
+
+/// Columns of a panel.
+pub(super) const PANEL: usize = 16;
+/// Panels of a block: their groups take turns in memory, so that a tile of them reads one stream.
+pub(super) const BLOCK: usize = 4;
+/// Bytes of one group of a panel: four for each column.
+pub(super) const GROUP: usize = 4 * PANEL;
+
+/// One implementation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unit {
+    /// Integers in plain Rust.
+    Portable,
+    /// Integers by products of pairs of 16-bit numbers.
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    /// Integers by `vpdpbusd` on 512 bits.
+    #[cfg(target_arch = "x86_64")]
+    Vnni,
+    /// `bf16` by `vdpbf16ps`.
+    #[cfg(target_arch = "x86_64")]
+    Bf16,
+}
+
+impl Unit {
+    /// The fastest one for these numbers; none where `f32` is as fast.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn of(numbers: Narrow, isa: Isa) -> Option<Unit> {
+        let wide = isa == Isa::Avx512 && is_x86_feature_detected!("avx512bw");
+        match numbers {
+            Narrow::Bf16 => (wide && is_x86_feature_detected!("avx512bf16")).then_some(Unit::Bf16),
+            _ if wide && is_x86_feature_detected!("avx512vnni") => Some(Unit::Vnni),
+            _ if isa >= Isa::Avx2 && is_x86_feature_detected!("avx2") => Some(Unit::Avx2),
+            _ => Some(Unit::Portable),
+        }
+    }
+
+    /// The only one.
+    #[cfg(not(target_arch = "x86_64"))]
+    pub(super) fn of(numbers: Narrow, _: Isa) -> Option<Unit> {
+        (numbers != Narrow::Bf16).then_some(Unit::Portable)
+    }
+
+    /// Most panels of one tile.
+    pub(super) const fn panels(self) -> usize {
+        match self {
+            Unit::Portable => 1,
+            #[cfg(target_arch = "x86_64")]
+            Unit::Avx2 => 1,
+            #[cfg(target_arch = "x86_64")]
+            Unit::Vnni | Unit::Bf16 => BLOCK,
+        }
+    }
+
+    /// Most rows of a tile of this many panels.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables, reason = "there is one unit"))]
+    pub(super) const fn rows(self, panels: usize) -> usize {
+        match self {
+            Unit::Portable => 1,
+            // Four rows of two vectors, two of B and two temporaries.
+            #[cfg(target_arch = "x86_64")]
+            Unit::Avx2 => 4,
+            // Enough sums to hide the latency of an instruction, in at most 29 of 32 registers; more than ten rows have no
+            // registers for their addresses.
+            #[cfg(target_arch = "x86_64")]
+            Unit::Vnni | Unit::Bf16 => match panels {
+                1 => 10,
+                2 | 3 => 8,
+                _ => 6,
+            },
+        }
+    }
+}
+
+/// Rows of the largest tile.
+pub(super) const MAX_ROWS: usize = 10;
+
+/// A tile: `c[i][j] = first[j] + sum over k of a[i][k] * b[k][j]`, with 32-bit sums.
+pub(super) struct Tile {
+    /// First byte of each row of A.
+    pub(super) rows: [*const u8; MAX_ROWS],
+    /// Groups of four bytes of k.
+    pub(super) groups: usize,
+    /// The first group of the first panel; further panels follow.
+    pub(super) b: *const u8,
+    /// Bytes from group to group: those of all panels of the block.
+    pub(super) step: usize,
+    /// What each column's sum begins with; null is 0.
+    pub(super) first: *const u32,
+    /// Where sums go; columns of whole panels.
+    pub(super) c: *mut u32,
+    /// Sums between rows of C.
+    pub(super) ldc: usize,
+}
+
+/// One row and one panel of integers in plain Rust.
+///
+/// # Safety
+/// The tile's pointers cover its sizes.
+pub(super) unsafe fn portable(tile: &Tile) {
+    let mut sums = [0i32; PANEL];
+    // SAFETY: the caller guarantees that the tile's pointers cover its sizes.
+    unsafe {
+        if !tile.first.is_null() {
+            for (j, sum) in sums.iter_mut().enumerate() {
+                *sum = (*tile.first.add(j)).cast_signed();
+            }
+        }
+        for g in 0..tile.groups {
+            let a: [u8; 4] = tile.rows[0].add(4 * g).cast::<[u8; 4]>().read_unaligned();
+            let b = &*tile.b.add(tile.step * g).cast::<[[i8; 4]; PANEL]>();
+            for (sum, b) in sums.iter_mut().zip(b) {
+                let product = |k: usize| i32::from(a[k]) * i32::from(b[k]);
+                *sum = sum.wrapping_add(product(0) + product(1) + product(2) + product(3));
+            }
+        }
+        tile.c.cast::<[i32; PANEL]>().write_unaligned(sums);
+    }
+}

@@ -1,0 +1,213 @@
+//! The packed form of B for products of narrow numbers: panels of sixteen columns, four bytes of each column together, and the
+//! groups of neighbouring panels in turns.
+
+use super::dot::{BLOCK, GROUP, PANEL};
+use super::{Narrow, Unit, unit};
+use crate::micro::scratch::AlignedBuf;
+use crate::micro::{Isa, MicroError, team};
+
+/// A matrix `[K, N]` for each group, packed, with what each column's sum begins with. For depthwise convolutions it is
+/// `[taps, channels]` of 32-bit numbers instead.
+pub struct NarrowWeights {
+    pub(super) numbers: Narrow,
+    pub(super) unit: Unit,
+    pub(super) form: Form,
+    groups: usize,
+    k: usize,
+    n: usize,
+    /// Panels (or rows of taps), followed by the first sums of all columns.
+    buf: AlignedBuf,
+}
+
+/// The layout of weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    Panels,
+    Depthwise,
+}
+
+/// One element of B by its group, its row and its column: the byte at which it begins.
+pub(super) type Element<'a> = &'a (dyn Fn(usize, usize, usize) -> *const u8 + Sync);
+
+impl NarrowWeights {
+    /// Packs the matrix whose element `(k, n)` is at `ptr + k * k_stride + n * n_stride`, in elements; `zero` is the zero point
+    /// of A.
+    ///
+    /// # Safety
+    /// All `k * n` elements must be readable from any thread.
+    ///
+    /// # Errors
+    /// This processor does not have `isa`, or no instructions for these numbers.
+    pub unsafe fn pack(
+        (numbers, isa): (Narrow, Isa),
+        ptr: *const u8,
+        [k, n]: [usize; 2],
+        [k_stride, n_stride]: [isize; 2],
+        zero: i32,
+    ) -> Result<NarrowWeights, MicroError> {
+        let size = numbers.size() as isize;
+        let from = ptr as usize;
+        let element = |_: usize, k: usize, n: usize| {
+            (from as *const u8).wrapping_offset((k as isize * k_stride + n as isize * n_stride) * size)
+        };
+        // SAFETY: the caller's promise.
+        unsafe { NarrowWeights::of((numbers, isa), Form::Panels, [1, k, n], &element, zero) }
+    }
+
+    /// Packs the matrices of `[groups, k, n]`, whose elements are at `element(group, k, n)`.
+    ///
+    /// # Safety
+    /// As [`NarrowWeights::pack`].
+    pub(super) unsafe fn of(
+        (numbers, isa): (Narrow, Isa),
+        form: Form,
+        [groups, k, n]: [usize; 3],
+        element: Element<'_>,
+        zero: i32,
+    ) -> Result<NarrowWeights, MicroError> {
+        let unit = unit(numbers, isa)?;
+        let mut packed = NarrowWeights { numbers, unit, form, groups, k, n, buf: AlignedBuf::new(0) };
+        packed.buf = AlignedBuf::zeroed(packed.words());
+        let (shift, panels) = (zero + i32::from(numbers.bias()), packed.panels());
+        team::par_for_work(groups * panels, groups * k * n, &|i| {
+            // SAFETY: each task fills a panel of its own; elements are readable by the caller's promise.
+            unsafe { packed.fill(i / panels, i % panels, element, shift) };
+        });
+        Ok(packed)
+    }
+
+    /// Restores [`NarrowWeights::as_bytes`]; `None` where the buffer has another size.
+    pub(crate) fn of_file(code: u64, isa: Isa, [groups, k, n]: [usize; 3], buf: AlignedBuf) -> Option<Self> {
+        let (numbers, form) = match code {
+            0 => (Narrow::U8, Form::Panels),
+            1 => (Narrow::I8, Form::Panels),
+            2 => (Narrow::Bf16, Form::Panels),
+            3 => (Narrow::U8, Form::Depthwise),
+            4 => (Narrow::I8, Form::Depthwise),
+            _ => return None,
+        };
+        let packed = NarrowWeights { numbers, unit: Unit::of(numbers, isa)?, form, groups, k, n, buf };
+        (packed.buf.len() == packed.words()).then_some(packed)
+    }
+
+    /// The number by which [`NarrowWeights::of_file`] tells numbers and layout.
+    pub(crate) fn code(&self) -> u64 {
+        match (self.form, self.numbers) {
+            (Form::Panels, Narrow::U8) => 0,
+            (Form::Panels, Narrow::I8) => 1,
+            (_, Narrow::Bf16) => 2,
+            (Form::Depthwise, Narrow::U8) => 3,
+            (Form::Depthwise, Narrow::I8) => 4,
+        }
+    }
+
+    /// How many numbers of this kind [`NarrowWeights::code`] has.
+    pub(crate) const CODES: u64 = 5;
+
+    /// Groups, K and N.
+    pub(crate) fn shape(&self) -> [usize; 3] {
+        [self.groups, self.k, self.n]
+    }
+
+    /// Everything that is packed.
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        self.buf.as_bytes()
+    }
+
+    /// Bytes held.
+    pub fn bytes(&self) -> usize {
+        self.buf.len() * 4
+    }
+
+    /// Columns of B (of one group).
+    pub fn n(&self) -> usize {
+        self.n
+    }
+
+    /// Rows of B (of one group).
+    pub fn k(&self) -> usize {
+        self.k
+    }
+
+    fn panels(&self) -> usize {
+        self.n.div_ceil(PANEL)
+    }
+
+    /// Groups of four bytes of k (of taps, in the depthwise form, whose numbers have four bytes each).
+    pub(super) fn steps(&self) -> usize {
+        match self.form {
+            Form::Panels => (self.k * self.numbers.size()).div_ceil(4),
+            Form::Depthwise => self.k,
+        }
+    }
+
+    /// Panels of the block of a panel, and its number among them.
+    fn block(&self, panel: usize) -> (usize, usize) {
+        if self.form == Form::Depthwise {
+            return (1, 0);
+        }
+        let first = panel / BLOCK * BLOCK;
+        ((self.panels() - first).min(BLOCK), panel - first)
+    }
+
+    /// Bytes between the groups of a panel.
+    pub(super) fn step(&self, panel: usize) -> usize {
+        self.block(panel).0 * GROUP
+    }
+
+    fn words(&self) -> usize {
+        self.groups * self.panels() * (self.steps() * PANEL + PANEL)
+    }
+
+    /// The first group of four bytes of a panel.
+    pub(super) fn panel(&self, group: usize, panel: usize) -> *const u8 {
+        let (_, within) = self.block(panel);
+        let at = (group * self.panels() + panel - within) * self.steps() * GROUP + within * GROUP;
+        self.buf.ptr().cast::<u8>().wrapping_add(at)
+    }
+
+    /// What the sums of a panel's columns begin with; null for floats.
+    pub(super) fn first(&self, group: usize, panel: usize) -> *const u32 {
+        if self.numbers == Narrow::Bf16 {
+            return std::ptr::null();
+        }
+        let at = self.groups * self.panels() * self.steps() * PANEL + (group * self.panels() + panel) * PANEL;
+        self.buf.ptr().cast::<u32>().wrapping_add(at)
+    }
+
+    /// Fills one panel; `shift` is subtracted from each number of A.
+    unsafe fn fill(&self, group: usize, panel: usize, element: Element<'_>, shift: i32) {
+        let size = self.numbers.size();
+        let (to, step) = (self.panel(group, panel).cast_mut(), self.step(panel));
+        for j in 0..PANEL.min(self.n - panel * PANEL) {
+            let mut sum = 0i32;
+            for k in 0..self.k {
+                let from = element(group, k, panel * PANEL + j);
+                // SAFETY: the element is readable; its place lies inside of the panel.
+                unsafe {
+                    match (self.form, self.numbers) {
+                        (Form::Panels, Narrow::Bf16) => {
+                            let at = k / 2 * step + 4 * j + k % 2 * size;
+                            to.add(at).cast::<u16>().write_unaligned(from.cast::<u16>().read_unaligned());
+                        }
+                        (Form::Panels, _) => {
+                            to.add(k / 4 * step + 4 * j + k % 4).write(from.read());
+                            sum = sum.wrapping_add(i32::from(from.cast::<i8>().read()));
+                        }
+                        (Form::Depthwise, _) => {
+                            let w = i32::from(from.cast::<i8>().read());
+                            to.add(k * step + 4 * j).cast::<i32>().write(w);
+                            sum = sum.wrapping_add(w);
+                        }
+                    }
+                }
+            }
+            if self.numbers != Narrow::Bf16 {
+                // SAFETY: the column has a place among the first sums.
+                unsafe {
+                    self.first(group, panel).cast_mut().add(j).cast::<i32>().write(-sum.wrapping_mul(shift))
+                };
+            }
+        }
+    }
+}

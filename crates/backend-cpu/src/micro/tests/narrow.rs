@@ -1,0 +1,256 @@
+//! Products and convolutions of narrow numbers against plain sums: exact for integers, in double precision for `bf16`.
+
+use std::sync::Mutex;
+
+use half::bf16;
+
+use crate::micro::narrow::{Narrow, NarrowConv, NarrowMatmul, NarrowWeights, matmul};
+use crate::micro::{BatchDim, ConvShape, EpilogueBlock, Hook, Isa, Strides5};
+
+/// A number that depends on its place.
+fn at(i: usize, salt: usize) -> u8 {
+    (i.wrapping_mul(2_654_435_761).wrapping_add(salt * 977) >> 7) as u8
+}
+
+fn bytes(n: usize, salt: usize) -> Vec<u8> {
+    (0..n).map(|i| at(i, salt)).collect()
+}
+
+/// A byte of A as a number.
+fn number(numbers: Narrow, byte: u8) -> i64 {
+    if numbers == Narrow::I8 { i64::from(byte.cast_signed()) } else { i64::from(byte) }
+}
+
+/// Collects blocks of 32-bit sums in `[batch, rows, columns]`; each element exactly once.
+struct Results {
+    sizes: [usize; 3],
+    sums: Mutex<Vec<Option<u32>>>,
+}
+
+impl Results {
+    fn new(sizes: [usize; 3]) -> Results {
+        Results { sizes, sums: Mutex::new(vec![None; sizes.iter().product()]) }
+    }
+    fn store(&self, block: &EpilogueBlock) {
+        let mut sums = self.sums.lock().unwrap();
+        for row in block.row0..block.row1 {
+            for col in block.col0..block.col1 {
+                let from = (row - block.row0) * block.row_stride + (col - block.col0);
+                let to = (block.batch * self.sizes[1] + row) * self.sizes[2] + col;
+                // SAFETY: the block has these rows and columns.
+                let sum = unsafe { block.ptr.add(from).read() }.to_bits();
+                assert_eq!(sums[to].replace(sum), None, "row {row}, column {col} twice");
+            }
+        }
+    }
+    fn all(self) -> Vec<u32> {
+        let sums = self.sums.into_inner().unwrap();
+        sums.into_iter().enumerate().map(|(i, s)| s.unwrap_or_else(|| panic!("{i} is missing"))).collect()
+    }
+}
+
+fn isas() -> impl Iterator<Item = Isa> {
+    Isa::ALL.into_iter().filter(|isa| isa.detected())
+}
+
+#[test]
+fn integer_products_are_exact() {
+    let sizes = [(1, 1, 1), (7, 33, 37), (64, 64, 64), (13, 130, 256), (3, 16, 1000), (130, 48, 75)];
+    for isa in isas() {
+        for ((m, n, k), numbers, zero) in
+            sizes.into_iter().flat_map(|s| [(s, Narrow::U8, 131), (s, Narrow::I8, -7), (s, Narrow::U8, 0)])
+        {
+            let (a, b) = (bytes(2 * m * k, 1), bytes(k * n, 2));
+            // B is `[n, k]` in memory.
+            let strides = [1, k as isize];
+            // SAFETY: B has `k * n` elements.
+            let packed = unsafe { NarrowWeights::pack((numbers, isa), b.as_ptr(), [k, n], strides, zero) };
+            let results = Results::new([2, m, n]);
+            let store = |block: &EpilogueBlock| results.store(block);
+            let batch = [BatchDim { size: 2, a_stride: (m * k) as isize, b_stride: 0, c_stride: 0 }];
+            let call = NarrowMatmul {
+                m,
+                a: a.as_ptr(),
+                strides: [k as isize, 1],
+                b: &packed.unwrap(),
+                batch: &batch,
+                hook: Hook::Closure(&store),
+            };
+            // SAFETY: A has two matrices.
+            unsafe { matmul(&call) }.unwrap();
+            for (i, sum) in results.all().into_iter().enumerate() {
+                let (row, col) = (i / n, i % n);
+                let term = |t: usize| {
+                    let x = number(numbers, a[row * k + t]) - i64::from(zero);
+                    x * i64::from(b[col * k + t].cast_signed())
+                };
+                let wanted: i64 = (0..k).map(term).sum();
+                assert_eq!(i64::from(sum.cast_signed()), wanted, "{isa:?} {numbers:?} {m} {n} {k} at {i}");
+            }
+        }
+    }
+}
+
+#[test]
+fn extreme_integers_do_not_saturate() {
+    let k = 4096;
+    for isa in isas() {
+        let (a, b) = (vec![255u8; k], vec![0x80u8; k]);
+        // SAFETY: B is one column of `k` elements.
+        let packed = unsafe { NarrowWeights::pack((Narrow::U8, isa), b.as_ptr(), [k, 1], [1, 1], 0) };
+        let results = Results::new([1, 1, 1]);
+        let store = |block: &EpilogueBlock| results.store(block);
+        let hook = Hook::Closure(&store);
+        let call = NarrowMatmul {
+            m: 1,
+            a: a.as_ptr(),
+            strides: [k as isize, 1],
+            b: &packed.unwrap(),
+            batch: &[],
+            hook,
+        };
+        // SAFETY: A is one row of `k` elements.
+        unsafe { matmul(&call) }.unwrap();
+        assert_eq!(results.all()[0].cast_signed(), 255 * -128 * k as i32, "{isa:?}");
+    }
+}
+
+#[test]
+fn strided_rows_are_copied() {
+    let (m, n, k) = (9, 20, 31);
+    let (a, b) = (bytes(m * k, 3), bytes(k * n, 4));
+    for isa in isas() {
+        // SAFETY: B has `k * n` elements.
+        let packed =
+            unsafe { NarrowWeights::pack((Narrow::U8, isa), b.as_ptr(), [k, n], [n as isize, 1], 5) };
+        let results = Results::new([1, m, n]);
+        let store = |block: &EpilogueBlock| results.store(block);
+        let hook = Hook::Closure(&store);
+        // A is `[k, m]` in memory.
+        let call = NarrowMatmul {
+            m,
+            a: a.as_ptr(),
+            strides: [1, m as isize],
+            b: &packed.unwrap(),
+            batch: &[],
+            hook,
+        };
+        // SAFETY: A has `m * k` elements.
+        unsafe { matmul(&call) }.unwrap();
+        for (i, sum) in results.all().into_iter().enumerate() {
+            let term =
+                |t: usize| (i64::from(a[t * m + i / n]) - 5) * i64::from(b[t * n + i % n].cast_signed());
+            assert_eq!(i64::from(sum.cast_signed()), (0..k).map(term).sum::<i64>(), "{isa:?} at {i}");
+        }
+    }
+}
+
+#[test]
+fn sums_of_bf16_are_in_single_precision() {
+    let float = |i: usize, salt: usize| bf16::from_f32((f32::from(at(i, salt)) - 128.0) / 64.0);
+    for isa in isas().filter(|isa| Narrow::Bf16.is_fast(*isa)) {
+        for (m, n, k) in [(5, 17, 3), (33, 96, 257), (2, 64, 64)] {
+            let a: Vec<bf16> = (0..m * k).map(|i| float(i, 1)).collect();
+            let b: Vec<bf16> = (0..n * k).map(|i| float(i, 2)).collect();
+            let numbers = (Narrow::Bf16, isa);
+            // SAFETY: B has `k * n` elements.
+            let packed =
+                unsafe { NarrowWeights::pack(numbers, b.as_ptr().cast(), [k, n], [1, k as isize], 0) };
+            let results = Results::new([1, m, n]);
+            let store = |block: &EpilogueBlock| results.store(block);
+            let hook = Hook::Closure(&store);
+            let (strides, packed) = ([k as isize, 1], packed.unwrap());
+            let call = NarrowMatmul { m, a: a.as_ptr().cast(), strides, b: &packed, batch: &[], hook };
+            // SAFETY: A has `m * k` elements.
+            unsafe { matmul(&call) }.unwrap();
+            for (i, sum) in results.all().into_iter().enumerate() {
+                let term = |t: usize| a[i / n * k + t].to_f64() * b[i % n * k + t].to_f64();
+                let (wanted, size) =
+                    (0..k).map(term).fold((0.0, 0.0), |(s, m): (f64, f64), x| (s + x, m + x.abs()));
+                let got = f64::from(f32::from_bits(sum));
+                assert!((got - wanted).abs() <= 1e-5 * size + 1e-6, "{m} {n} {k}: {got} {wanted} at {i}");
+            }
+        }
+    }
+}
+
+/// Runs a convolution and compares all sums; `last` has channels last.
+fn convolves(isa: Isa, numbers: Narrow, shape: ConvShape, last: bool, zero: i32) {
+    let [d, h, w] = shape.input;
+    let (c, o) = (shape.in_channels, shape.out_channels);
+    let out = shape.output().unwrap();
+    let input = bytes(shape.batch * c * d * h * w, 5);
+    let (per_in, per_out) = (c / shape.groups, o / shape.groups);
+    let [kd, kh, kw] = shape.kernel;
+    let weight = bytes(o * per_in * kd * kh * kw, 6);
+    let strides =
+        if last { Strides5::channels_last(c, shape.input) } else { Strides5::contiguous(c, shape.input) };
+    let plan = NarrowConv::new((isa, numbers), shape, strides, zero).unwrap();
+    let wide = [per_in * kd * kh * kw, kd * kh * kw, kh * kw, kw, 1].map(|s| s as isize);
+    // SAFETY: the weight is dense.
+    let packed = unsafe { plan.pack(weight.as_ptr(), wide) }.unwrap();
+    let pixels = out.iter().product();
+    let results = Results::new([shape.batch, pixels, o]);
+    let store = |block: &EpilogueBlock| results.store(block);
+    // SAFETY: the input is dense.
+    unsafe { plan.run(input.as_ptr(), &packed, Hook::Closure(&store)) }.unwrap();
+    for (i, sum) in results.all().into_iter().enumerate() {
+        let (image, pixel, channel) = (i / (pixels * o), i / o % pixels, i % o);
+        let place = [pixel / (out[1] * out[2]), pixel / out[2] % out[1], pixel % out[2]];
+        let mut wanted = 0;
+        for t in 0..kd * kh * kw {
+            let tap = [t / (kh * kw), t / kw % kh, t % kw];
+            let from: Vec<isize> = (0..3)
+                .map(|d| {
+                    (place[d] * shape.stride[d] + tap[d] * shape.dilation[d]) as isize
+                        - shape.pad_lo[d] as isize
+                })
+                .collect();
+            if from.iter().zip(shape.input).any(|(x, n)| !(0..n as isize).contains(x)) {
+                continue;
+            }
+            for ci in 0..per_in {
+                let at = channel / per_out * per_in + ci;
+                let x = image as isize * strides.n
+                    + at as isize * strides.c
+                    + from[0] * strides.d
+                    + from[1] * strides.h
+                    + from[2] * strides.w;
+                let x = number(numbers, input[x as usize]) - i64::from(zero);
+                wanted += x * i64::from(weight[(channel * per_in + ci) * kd * kh * kw + t].cast_signed());
+            }
+        }
+        assert_eq!(i64::from(sum.cast_signed()), wanted, "{isa:?} {numbers:?} {shape:?} {last} at {i}");
+    }
+}
+
+#[test]
+fn integer_convolutions_are_exact() {
+    let plain = |c, size, o, kernel| ConvShape::conv2d(2, c, size, o, kernel);
+    let padded = |s: ConvShape, stride: usize| ConvShape {
+        stride: [1, stride, stride],
+        pad_lo: [0, 1, 1],
+        pad_hi: [0, 1, 2],
+        ..s
+    };
+    let shapes = [
+        plain(16, [5, 7], 24, [1, 1]),
+        padded(plain(3, [9, 11], 20, [3, 3]), 2),
+        padded(plain(8, [6, 6], 16, [3, 3]), 1),
+        ConvShape { stride: [1, 2, 2], ..plain(12, [7, 7], 8, [1, 1]) },
+        ConvShape { dilation: [1, 2, 2], ..padded(plain(6, [9, 9], 10, [3, 2]), 1) },
+        ConvShape { groups: 2, ..padded(plain(8, [6, 5], 6, [3, 3]), 1) },
+        ConvShape { groups: 24, ..padded(plain(24, [9, 19], 24, [3, 3]), 1) },
+        ConvShape { groups: 32, ..padded(plain(32, [9, 9], 32, [3, 3]), 2) },
+        ConvShape { groups: 5, ..padded(plain(5, [7, 8], 10, [3, 3]), 1) },
+        ConvShape { input: [4, 5, 6], kernel: [2, 3, 3], pad_lo: [1, 0, 1], ..plain(4, [5, 6], 5, [3, 3]) },
+    ];
+    for isa in isas() {
+        for shape in shapes {
+            for last in [true, false] {
+                convolves(isa, Narrow::U8, shape, last, 121);
+                convolves(isa, Narrow::I8, shape, last, -9);
+            }
+        }
+    }
+}
