@@ -116,7 +116,7 @@ pub(crate) fn norm_of(
 ) -> Result<ValueId, OpError> {
     let dtype = b.dtype(x)?.to_real();
     let sizes = b.sizes(x)?;
-    if ord != 0.0 && dims.iter().all(|&d| sizes[d] == SymExpr::ONE) {
+    if ord != 0.0 && dims.iter().all(|&d| sizes.get(d) == Some(&SymExpr::ONE)) {
         // Of one element, so that no power of it overflows.
         let size = b.call1("aten.abs.default", vec![x.into()])?;
         return b.reduce(ReduceOp::Sum, size, dims, keepdim);

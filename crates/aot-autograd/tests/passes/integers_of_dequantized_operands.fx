@@ -1,0 +1,19 @@
+# test pass integers inference
+# A product of dequantized operands is one of integers, behind which the factors are multiplied.
+fx 1.0
+
+graph "g" {
+  %w: i8[3, 6] = parameter "w"
+  %t: f32[3, 1] = parameter "t"
+  %x: u8[4, 6] = input "x"
+
+  %xf: f32[4, 6] = prims.convert(%x, f32)
+  %xz: f32[4, 6] = prims.sub(%xf, 7.0)
+  %xd: f32[4, 6] = prims.mul(%xz, 0.5)
+  %wf: f32[3, 6] = prims.convert(%w, f32)
+  %te: f32[3, 6] = prims.expand(%t, [3, 6])
+  %wd: f32[3, 6] = prims.mul(%wf, %te)
+  %wt: f32[6, 3] = prims.permute(%wd, [1, 0])
+  %y: f32[4, 3] = prims.matmul(%xd, %wt)
+  return %y
+}
