@@ -17,3 +17,21 @@ graph "g" {
   %y: f32[4, 3] = prims.matmul(%xd, %wt)
   return %y
 }
+
+# expected:
+# fx 1.0
+#
+# graph "g" {
+#   %w: i8[3, 6] = parameter "w"
+#   %t: f32[3, 1] = parameter "t"
+#   %x: u8[4, 6] = input "x"
+#
+#   %y: f32[1, 3] = prims.reshape(%t, [1, 3])
+#   %y_1: i8[6, 3] = prims.permute(%w, [1, 0])
+#   %y_2: i32[4, 3] = prims.integer_matmul(%x, %y_1, 7)
+#   %y_3: f32[4, 3] = prims.convert(%y_2, f32)
+#   %y_4: f32[1, 3] = prims.mul(%y, 0.5)
+#   %y_5: f32[4, 3] = prims.expand(%y_4, [4, 3])
+#   %y_6: f32[4, 3] = prims.mul(%y_3, %y_5)
+#   return %y_6
+# }

@@ -116,7 +116,8 @@ fn every_prim_acts_on_batches_as_in_a_loop() {
     for op in refused {
         let mut samples = Samples::default();
         (op.def.samples)(&mut samples);
-        let error = check(op, &samples.list[0], &[true], false).unwrap_err();
+        let error =
+            check(op, &samples.list[0], &vec![true; samples.list[0].tensors.len()], false).unwrap_err();
         assert!(
             error.contains("does not support batches") && reason(op).is_some_and(|why| error.contains(why)),
             "{error}"
