@@ -4,8 +4,8 @@
 //!
 //! Not here: inputs and outputs of a call, whose rows are as the caller has them.
 
-use ir_core::{Atom, DType, Shape, SymExpr};
-use kernel_ir::{ArenaPlan, BufId, Inst, InstKind, LoopKernel, Matmul, Operand, Program, Step, Storage};
+use ir_core::{DType, Shape, SymExpr};
+use kernel_ir::{ArenaPlan, BufId, Matmul, Operand, Program, Step, Storage};
 
 use crate::library::pack::{copy, for_each_step};
 
@@ -24,7 +24,6 @@ pub fn align_rows(program: &mut Program) {
         program.plan = ArenaPlan::of(program);
     }
     let mut steps = std::mem::take(&mut program.steps);
-    for_each_loop(&mut steps, &mut |k| over_gaps(program, k, &gaps));
     let mut copied: Vec<(Operand, Operand)> = Vec::new();
     for_each_product(&mut steps, &mut |k| {
         for operand in [&mut k.a, &mut k.b] {
@@ -86,38 +85,6 @@ fn matrices(program: &Program) -> Vec<(BufId, i64)> {
         }
     });
     found
-}
-
-/// Lets a loop over elements that writes rows with gaps run over the gaps too, so that it takes whole vectors. What it writes there
-/// is not read.
-fn over_gaps(program: &Program, k: &mut LoopKernel, gaps: &[(BufId, i64)]) {
-    let Some(last) = k.outer.len().checked_sub(1) else { return };
-    let Some(row) = uneven(&k.outer[last]) else { return };
-    let along = SymExpr::loop_var(last as u32);
-    let moves = |e: &SymExpr| e.any_leaf(|l| *l == Atom::Loop(last as u32));
-    let has_gap = |buf: BufId| gaps.contains(&(program.root(buf), row));
-    let by_rows = |buf: BufId, index: &[SymExpr]| {
-        has_gap(buf) && index.split_last().is_some_and(|(at, rest)| *at == along && !rest.iter().any(moves))
-    };
-    let fits = |inst: &Inst| match &inst.kind {
-        InstKind::Load { buf, index, .. } => !index.iter().any(moves) || by_rows(*buf, index),
-        InstKind::Store { buf, index, .. } => by_rows(*buf, index),
-        InstKind::Check { .. } => false,
-        _ => true,
-    };
-    let points = k.accs.is_empty() && k.stages.iter().all(|s| s.inner.is_empty());
-    if points && k.stages.iter().flat_map(|s| &s.insts).all(fits) {
-        k.outer[last] = SymExpr::from_i64(with_gap(row));
-    }
-}
-
-fn for_each_loop(steps: &mut [Step], visit: &mut dyn FnMut(&mut LoopKernel)) {
-    for step in steps {
-        if let Step::Loop(k) = step {
-            visit(k);
-        }
-        step.nested_mut().into_iter().for_each(|list| for_each_loop(list, visit));
-    }
 }
 
 /// The strides of a weight with a gap behind each row; `None` where the operand is no weight or its rows are even.
