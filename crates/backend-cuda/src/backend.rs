@@ -7,14 +7,14 @@ use gpu_codegen::Target;
 use gpu_runtime::{Candidate, CompilationRequest, Device, GpuBackend, GpuError, Module, SharedCache, Vendor};
 use kernel_ir::{Program, Step};
 use plugin_sdk::dlpack::DL_CUDA;
-use plugin_sdk::{DeviceId, DeviceInfo, OptionKind, OptionSpec, PluginError};
+use plugin_sdk::{CollectiveEngine, DeviceId, DeviceInfo, OptionKind, OptionSpec, PluginError};
 
 use crate::cuda::Cuda;
 use crate::device_properties::{self, DeviceProperties};
 use crate::error::error;
 use crate::preload::RequiredLibraries;
 use crate::vendor::{Libraries, StreamContext};
-use crate::{Library, find, locate, nvrtc};
+use crate::{Library, find, locate, nccl, nvrtc};
 
 /// The `cuda` backend.
 pub type CudaBackend = GpuBackend<Device<Cuda>>;
@@ -60,6 +60,10 @@ impl Vendor for Cuda {
             Err(e) => unavailable(e.to_string()),
         };
         (0..count).map(info).collect()
+    }
+
+    fn collectives() -> Option<Box<dyn CollectiveEngine>> {
+        Some(Box::new(nccl::Engine))
     }
 
     fn open(ordinal: i32, cache: &SharedCache) -> Result<Cuda, GpuError> {

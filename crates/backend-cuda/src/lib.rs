@@ -19,6 +19,7 @@ mod dnn_desc;
 mod dnn_graph;
 mod error;
 mod libraries;
+mod nccl;
 mod nvrtc;
 mod preload;
 mod tensor_map;

@@ -17,6 +17,8 @@ pub enum Library {
     Blas,
     /// `libcudnn`, convolutions.
     Dnn,
+    /// `libnccl`, exchanges between ranks.
+    Nccl,
 }
 
 impl Library {
@@ -26,6 +28,7 @@ impl Library {
             Library::Nvrtc => "NVRTC (libnvrtc)",
             Library::Blas => "cuBLASLt (libcublasLt)",
             Library::Dnn => "cuDNN (libcudnn)",
+            Library::Nccl => "NCCL (libnccl)",
         }
     }
     /// File names, newest first.
@@ -35,6 +38,7 @@ impl Library {
             Library::Nvrtc => &["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"],
             Library::Blas => &["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"],
             Library::Dnn => &["libcudnn.so.9", "libcudnn.so"],
+            Library::Nccl => &["libnccl.so.2", "libnccl.so"],
         }
     }
     fn sought(self) -> Sought {
@@ -54,6 +58,7 @@ impl Library {
                 "convolutions are generated kernels without it; install cuDNN 9 or `pip install nvidia-cudnn-cu13`, \
                  and set CUDNN_PATH to its folder"
             }
+            Library::Nccl => "install NCCL 2.18 or later or `pip install nvidia-nccl-cu13`",
         }
     }
 }
@@ -112,7 +117,7 @@ pub(crate) fn load_engines() {
 /// # Errors
 /// [`GpuError::Missing`] with all places that were searched.
 pub fn find(library: Library) -> Result<PathBuf, GpuError> {
-    static FOUND: [OnceLock<Result<PathBuf, GpuError>>; 4] = [const { OnceLock::new() }; 4];
+    static FOUND: [OnceLock<Result<PathBuf, GpuError>>; 5] = [const { OnceLock::new() }; 5];
     FOUND[library as usize].get_or_init(|| load(library)).clone()
 }
 
@@ -130,6 +135,6 @@ fn load(library: Library) -> Result<PathBuf, GpuError> {
 /// # Errors
 /// [`GpuError::Missing`] with all places that were searched.
 pub fn locate(library: Library) -> Result<PathBuf, GpuError> {
-    static FOUND: [OnceLock<Result<PathBuf, GpuError>>; 4] = [const { OnceLock::new() }; 4];
+    static FOUND: [OnceLock<Result<PathBuf, GpuError>>; 5] = [const { OnceLock::new() }; 5];
     FOUND[library as usize].get_or_init(|| library.sought().locate(&[], folders())).clone()
 }

@@ -22,8 +22,8 @@ pub(crate) struct MeshArgs {
     /// suggest where not given.
     #[arg(long, value_name = "PLAN", requires = "mesh")]
     pub(crate) plan: Option<String>,
-    /// Plugin that exchanges data between ranks. Where not given: `cpu` for threads and where the launcher names an address
-    /// (torchrun's MASTER_ADDR and MASTER_PORT), else `mpi`.
+    /// Plugin that exchanges data between ranks. Where not given: the backend's own if it keeps tensors on a device (`cuda`: NCCL);
+    /// else `cpu` for threads and where the launcher names an address (torchrun's MASTER_ADDR and MASTER_PORT), else `mpi`.
     #[arg(long, value_name = "NAME", requires = "mesh")]
     pub(crate) engine: Option<String>,
     /// Seconds after which a rank that does not answer is an error.
@@ -69,6 +69,7 @@ impl MeshArgs {
     /// Runs `body` as every rank of the mesh that this process has; as the only one where there is no mesh.
     pub(crate) fn on_ranks(
         &self,
+        backend: &str,
         out: &mut dyn Write,
         body: &(dyn Fn(Rank<'_>, &mut dyn Write) -> Result<()> + Sync),
     ) -> Result<()> {
@@ -78,8 +79,13 @@ impl MeshArgs {
         let place = |place: Place| timeout.map_or(place.clone(), |t| place.timeout(t));
         match Place::from_environment() {
             Some(found) => {
-                // An address to meet at is what launchers give that start no MPI.
-                let usual = if found.address.is_empty() { "mpi" } else { "cpu" };
+                found.take_device();
+                let usual = match ferroflux::keeps_tensors_on_a_device(backend)? {
+                    true => backend,
+                    // An address to meet at is what launchers give that start no MPI.
+                    false if found.address.is_empty() => "mpi",
+                    false => "cpu",
+                };
                 let engine = self.engine.as_deref().unwrap_or(usual);
                 let first = found.rank == 0;
                 as_rank(

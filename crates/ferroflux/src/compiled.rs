@@ -97,11 +97,14 @@ impl Compiled {
                 ((form, code, false), Some(parts))
             }
         };
-        // A part of a weight is cut from the whole on the host.
-        let maker = Maker::of(backend, options).filter(|_| parts.is_none());
+        let maker = Maker::of(backend, options);
         let weight = |name: &str| {
             let whole = program.weight_value(name, maker.as_ref())?;
             match (&parts, whole) {
+                // A part of a weight is cut from the whole on the host.
+                (Some(parts), Some(Value::Device(whole))) if parts.get(name).is_some() => {
+                    parts.cut_value(name, backend.to_host(&whole)?.into()).map(Some)
+                }
                 (Some(parts), Some(whole)) => parts.cut_value(name, whole).map(Some),
                 (_, whole) => Ok(whole),
             }

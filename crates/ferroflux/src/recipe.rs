@@ -65,7 +65,7 @@ impl Maker {
     /// For a backend that keeps tensors on its device; `None` for others. (A backend that takes whole graphs only receives
     /// the model: its weights are computed on the host.)
     pub(crate) fn of(backend: &LoadedBackend, options: &Options) -> Option<Maker> {
-        let options = Options { mode: crate::Mode::Default, ..options.clone() };
+        let options = Options { mode: crate::Mode::Default, mesh: None, ..options.clone() };
         let programs = Mutex::default();
         let maker = || Maker { backend: backend.clone(), options, programs, spent: Mutex::default() };
         backend.has_device_memory().then(maker)

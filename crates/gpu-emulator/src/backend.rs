@@ -44,8 +44,8 @@ impl Platform for Emulator {
         vec![info]
     }
 
-    fn open(_ordinal: i32) -> Result<Emulator, GpuError> {
-        Ok(Emulator::default())
+    fn open(ordinal: i32) -> Result<Emulator, GpuError> {
+        Ok(Emulator::default().numbered(ordinal))
     }
 
     fn begin(_request: &CompilationRequest<'_>) -> Result<(), PluginError> {

@@ -17,6 +17,8 @@ use crate::{EmulatorError, compiler, launch};
 /// An emulated device with memory of its own.
 pub struct Emulator {
     memory: Arc<Mutex<Memory>>,
+    /// Its number among the emulated devices, each of which has memory of its own.
+    ordinal: i32,
     target: Target,
     prefer: Option<String>,
     /// Whether blocks and threads run from the last to the first.
@@ -36,6 +38,7 @@ impl Emulator {
     pub fn new(target: Target) -> Emulator {
         Emulator {
             memory: Arc::default(),
+            ordinal: 0,
             target: compiler::readable(target),
             prefer: None,
             backward: false,
@@ -45,7 +48,12 @@ impl Emulator {
 
     /// Makes another device with its own target over the same memory.
     pub fn like(&self, target: Target) -> Emulator {
-        Emulator { memory: Arc::clone(&self.memory), ..Emulator::new(target) }
+        Emulator { memory: Arc::clone(&self.memory), ordinal: self.ordinal, ..Emulator::new(target) }
+    }
+
+    /// The device with another number.
+    pub fn numbered(self, ordinal: i32) -> Emulator {
+        Emulator { ordinal, ..self }
     }
 
     /// The same device and memory, but steps are computed by the first candidate whose name contains this text, where
@@ -54,6 +62,7 @@ impl Emulator {
         let (memory, target) = (Arc::clone(&self.memory), self.target.clone());
         Emulator {
             memory,
+            ordinal: self.ordinal,
             target,
             prefer: Some(variant.into()).filter(|v: &String| !v.is_empty()),
             backward: self.backward,
@@ -204,6 +213,6 @@ impl Driver for Emulator {
     }
 
     fn device(&self) -> DeviceId {
-        DeviceId { device_type: DL_EXT_DEV, device_id: 0 }
+        DeviceId { device_type: DL_EXT_DEV, device_id: self.ordinal }
     }
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use kernel_ir::{IR_MAJOR, IR_MINOR, Program};
 use plugin_sdk::{
-    Backend, CompileRequest, Constants, DType, Description, DeviceId, DeviceInfo, Executable, Host,
+    Backend, CollectiveEngine, CompileRequest, Constants, DType, Description, DeviceId, DeviceInfo, Executable, Groups, Host,
     IrVersion, Listing, OptionKind, OptionSpec, Options, OwnedTensor, PluginError, Signature, Stream,
     TensorView,
 };
@@ -49,6 +49,10 @@ pub trait Platform: Driver + Sized {
     fn reset(ordinal: i32) -> Result<(), GpuError> {
         let _ = ordinal;
         Ok(())
+    }
+    /// The engine that exchanges data between ranks, in memory of these devices, where there is one.
+    fn collectives() -> Option<Box<dyn CollectiveEngine>> {
+        None
     }
     /// Starts work that takes long and does not need the open device.
     ///
@@ -227,6 +231,14 @@ impl<D: Platform> Backend for GpuBackend<D> {
         Ok(memory.synchronize()?)
     }
 
+    fn collectives(&self) -> Option<Box<dyn CollectiveEngine>> {
+        D::collectives()
+    }
+
+    fn runs_collectives(&self) -> bool {
+        true
+    }
+
     fn compile(&self, request: &CompileRequest<'_>) -> Result<Box<dyn Executable>, PluginError> {
         let program = request.kernels()?;
         // There are no kernels for products of 8-bit integers.
@@ -267,6 +279,11 @@ impl<D: Driver> Executable for GpuExecutable<D> {
     fn signature(&self) -> Signature {
         let p = self.0.program();
         Signature { inputs: p.inputs.len(), outputs: p.outputs.len(), constants: p.constants.len() }
+    }
+
+    fn attach_groups(&mut self, groups: Groups) -> Result<(), PluginError> {
+        self.0.attach(groups);
+        Ok(())
     }
 
     fn bind_constants(&mut self, constants: &Constants<'_>) -> Result<(), PluginError> {

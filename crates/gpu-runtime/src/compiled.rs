@@ -9,6 +9,7 @@ use plugin_sdk::{OwnedTensor, TensorView};
 
 use crate::arguments::{self, Source, source};
 use crate::bind::Bound;
+use crate::exchange::{self, SharedGroups};
 use crate::faults::Faults;
 use crate::graph::{CallTensors, MAX_RECORDINGS, Recorded};
 use crate::machine::Running;
@@ -39,6 +40,7 @@ pub struct Compiled<D: Driver> {
     tickets: Block<D>,
     /// The fault record, where kernels check indices.
     faults: Option<Arc<Faults<D>>>,
+    groups: Arc<SharedGroups>,
     state: Mutex<State<D>>,
 }
 
@@ -124,7 +126,11 @@ impl<D: Driver> Compiled<D> {
         let driver = &**memory.driver();
         let target = settings.target(driver.target());
         crate::adapt(&mut program, &target);
-        let library = |step: &kernel_ir::Step| driver.library(&program, step, &target);
+        let groups = Arc::new(SharedGroups::default());
+        let library = |step: &kernel_ir::Step| match exchange::candidate(memory.driver(), &groups, &program, step) {
+            Some(exchange) => vec![exchange],
+            None => driver.library(&program, step, &target),
+        };
         let mut planner = Planner::new(&program, &target, &library, settings.mode);
         // The first allocation on a device takes as long as planning many steps, so both run concurrently.
         let blocks = || Ok::<_, GpuError>((memory.block(256)?, tickets(memory)?));
@@ -157,6 +163,7 @@ impl<D: Driver> Compiled<D> {
             dummy,
             tickets,
             faults,
+            groups,
             state: Mutex::new(State { entries: Vec::new(), arena: None, generation: 1 }),
             memory: Arc::clone(memory),
             program,
@@ -177,6 +184,16 @@ impl<D: Driver> Compiled<D> {
     /// The program's fault record.
     pub(crate) fn faults(&self) -> Option<&Arc<Faults<D>>> {
         self.faults.as_ref()
+    }
+
+    /// Gives the groups of the program's exchanges; no call runs meanwhile.
+    pub(crate) fn attach(&self, groups: plugin_sdk::Groups) {
+        self.groups.attach(groups);
+    }
+
+    /// Whether the ranks of the exchanges so far are still there.
+    pub(crate) fn check_ranks(&self) -> Result<(), GpuError> {
+        self.groups.check()
     }
 
     fn own(&self) -> ProgramMemory {
@@ -259,6 +276,7 @@ impl<D: Driver> Compiled<D> {
 
     /// Enqueues a call on the stream.
     pub(crate) fn run(&self, inputs: &[TensorView<'_>]) -> Result<Vec<OwnedTensor>, GpuError> {
+        self.check_ranks()?;
         let _guard = self.memory.exclusive();
         let mut state = self.state();
         let _span = tracing::trace_span!(target: "kernel", "call").entered();

@@ -1,7 +1,7 @@
 //! The errors of a GPU backend, distinguished by what the user can do about them.
 
 use kernel_ir::Site;
-use kernel_ir::runtime::RunError;
+use kernel_ir::runtime::{ExchangeError, RunError};
 use plugin_sdk::{ErrorKind, PluginError};
 use thiserror::Error;
 
@@ -93,6 +93,9 @@ pub enum GpuError {
         /// Whether an earlier call that nobody waited for may have found it.
         earlier: bool,
     },
+    /// An exchange between ranks did not take place.
+    #[error(transparent)]
+    Exchange(#[from] ExchangeError),
     /// The program breaks the rules of kernel-ir.
     #[error("malformed program: {0}")]
     Malformed(String),
@@ -116,13 +119,14 @@ impl From<RunError> for GpuError {
 impl From<GpuError> for PluginError {
     fn from(e: GpuError) -> PluginError {
         let kind = match &e {
-            GpuError::Missing { .. } => ErrorKind::Unavailable,
+            GpuError::Missing { .. } | GpuError::Exchange(ExchangeError::Engine { .. }) => ErrorKind::Unavailable,
             GpuError::Unsupported { .. } => ErrorKind::Unsupported,
             GpuError::OutOfMemory { .. } => ErrorKind::OutOfMemory,
             GpuError::Compile { .. } | GpuError::Driver { .. } | GpuError::Lost { .. } => ErrorKind::Internal,
             GpuError::Argument(_)
             | GpuError::Assertion { .. }
             | GpuError::Index { .. }
+            | GpuError::Exchange(_)
             | GpuError::Malformed(_) => ErrorKind::InvalidArgument,
         };
         PluginError::new(kind, e.to_string())

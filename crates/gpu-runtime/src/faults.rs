@@ -217,6 +217,7 @@ impl<D: Driver> Compiled<D> {
         let Some(faults) = self.faults() else {
             let outputs = self.execute(inputs)?;
             self.memory().driver().synchronize()?;
+            self.check_ranks()?;
             return Ok(outputs);
         };
         let _own = faults.call();
@@ -227,6 +228,6 @@ impl<D: Driver> Compiled<D> {
             let _guard = self.memory().exclusive();
             faults.report(false, earlier)?;
         }
-        waited.and(outputs)
+        waited.and_then(|()| self.check_ranks()).and(outputs)
     }
 }

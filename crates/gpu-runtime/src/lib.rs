@@ -25,6 +25,7 @@ pub mod convolutions;
 mod device;
 mod driver;
 mod error;
+mod exchange;
 mod faults;
 pub mod find;
 mod graph;
@@ -67,7 +68,10 @@ pub use transfer::{allocate, copy, to_device, to_host};
 pub fn modules(program: &kernel_ir::Program, target: &gpu_codegen::Target) -> Result<Vec<Module>, GpuError> {
     let mut program = program.clone();
     adapt(&mut program, target);
-    let mut planner = plan::Planner::new(&program, target, &|_| Vec::new(), Mode::MaxAutotune);
+    // Exchanges have no text.
+    let none = || Candidate { name: "exchange".into(), parts: Vec::new(), scratch: Vec::new() };
+    let library = |step: &kernel_ir::Step| Vec::from_iter(exchange::is_exchange(step).then(none));
+    let mut planner = plan::Planner::new(&program, target, &library, Mode::MaxAutotune);
     planner.plan(&program.init)?;
     planner.plan_call(&program.steps)?;
     Ok(planner.kernels.modules(plan::MAX_PER_MODULE, target))

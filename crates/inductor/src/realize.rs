@@ -93,9 +93,12 @@ pub(crate) fn realize(defs: &mut Defs) {
                 realize_operands(defs, &operands);
                 defs.get_mut(id).realized = true;
             }
-            DefKind::Extern { inputs, .. } => {
-                let inputs = inputs.clone();
+            DefKind::Extern { op, inputs, .. } => {
+                let (exchanges, inputs) = (matches!(op, ExternOp::Collective(_)), inputs.clone());
                 realize_operands(defs, &inputs);
+                if exchanges {
+                    in_rows(defs, &inputs);
+                }
                 defs.get_mut(id).realized = true;
             }
             DefKind::Control { call, .. } => {
@@ -155,6 +158,20 @@ fn realize_operands(defs: &mut Defs, operands: &[BufId]) {
         }
         if affine::operand(defs, v).is_none() {
             give_memory(defs, v);
+        }
+    }
+}
+
+/// Lays operands of exchanges out in rows without gaps, as engines take them: a view gets memory of its own. What the caller has a
+/// part in (inputs, constants, outputs) keeps its strides.
+fn in_rows(defs: &mut Defs, operands: &[BufId]) {
+    for &v in operands {
+        let rows = dense(&defs.get(v).sizes, &(0..defs.get(v).sizes.len()).collect::<Vec<_>>());
+        let fits = affine::operand(defs, v).is_some_and(|o| o.strides == rows);
+        let def = defs.get_mut(v);
+        let fixed = matches!(def.kind, DefKind::Input | DefKind::Constant) || def.output;
+        if !fits && !fixed {
+            (def.realized, def.strides) = (true, rows);
         }
     }
 }

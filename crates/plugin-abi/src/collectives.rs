@@ -121,7 +121,8 @@ pub type FfxStartExchange = unsafe extern "C" fn(
     ticket: *mut u64,
     error: *mut FfxError,
 ) -> i32;
-/// Returns when the exchange is complete, or orders it before later work on its stream.
+/// Returns when the exchange is complete, or orders it before later work on its stream. For an exchange with a stream it may be
+/// called more than once, and tells whether the ranks are still there.
 pub type FfxWaitExchange = unsafe extern "C" fn(
     ctx: *mut c_void,
     communicator: *mut FfxCommunicator,

@@ -1,6 +1,7 @@
 //! A loaded plugin as a safe handle: description, devices, and the calls that take a program.
 
 use std::ffi::c_void;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use plugin_abi::{
@@ -278,18 +279,29 @@ impl LoadedBackend {
         device.map_or_else(|| self.first_device(), Ok)
     }
 
-    /// The first usable device.
+    /// The device of this process: the first usable one, or the one with its [local rank](set_local_rank) where a launcher has
+    /// started several processes on this machine.
     ///
     /// # Errors
     /// No device is usable; the error has the reason of each.
     pub fn first_device(&self) -> Result<DLDevice, HostError> {
         let devices = self.devices()?;
-        let usable = devices.iter().find(|d| d.unavailable_because.is_none()).map(|d| d.device);
-        usable.ok_or_else(|| HostError::NoDevice {
+        let usable: Vec<_> = devices.iter().filter(|d| d.unavailable_because.is_none()).collect();
+        let own = LOCAL_RANK.load(Ordering::Relaxed).checked_rem(usable.len()).and_then(|n| usable.get(n));
+        own.map(|d| d.device).ok_or_else(|| HostError::NoDevice {
             backend: self.name().to_owned(),
             reason: no_usable(&devices).unwrap_or_default(),
         })
     }
+}
+
+/// The number of this process among those on its machine.
+static LOCAL_RANK: AtomicUsize = AtomicUsize::new(0);
+
+/// Tells which of the processes on this machine this one is, so that each uses a device of its own. Said once, before anything
+/// is loaded.
+pub fn set_local_rank(rank: usize) {
+    LOCAL_RANK.store(rank, Ordering::Relaxed);
 }
 
 /// Why no device can be used; `None` where one can.

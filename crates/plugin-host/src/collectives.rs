@@ -54,6 +54,8 @@ struct Joined {
     raw: *mut FfxCommunicator,
     rank: usize,
     size: usize,
+    /// The device whose memory is exchanged.
+    device: DLDevice,
 }
 
 // SAFETY: the ABI requires that communicators may be used from any thread, by one call at a time.
@@ -130,14 +132,19 @@ impl Engine {
             // SAFETY: world, place and error struct live through the call.
             unsafe { join(self.table.ctx, &raw_world, &mut raw, error) }
         })?;
-        self.adopt(raw, world.rank, world.size)
+        self.adopt(raw, (world.rank, world.size), world.device)
     }
 
-    fn adopt(&self, raw: *mut FfxCommunicator, rank: usize, size: usize) -> Result<Communicator, HostError> {
+    fn adopt(
+        &self,
+        raw: *mut FfxCommunicator,
+        (rank, size): (usize, usize),
+        device: DLDevice,
+    ) -> Result<Communicator, HostError> {
         if raw.is_null() {
             return Err(HostError::handshake(&self.name, "ranks joined without a communicator"));
         }
-        Ok(Communicator(Arc::new(Joined { engine: self.clone(), raw, rank, size })))
+        Ok(Communicator(Arc::new(Joined { engine: self.clone(), raw, rank, size, device })))
     }
 }
 
@@ -170,7 +177,7 @@ impl Communicator {
             // SAFETY: the communicator lives; place and error struct live through the call.
             unsafe { split(engine.table.ctx, self.0.raw, color as u32, key as u32, &mut raw, error) }
         })?;
-        engine.adopt(raw, rank, size)
+        engine.adopt(raw, (rank, size), self.0.device)
     }
 
     /// The bytes of all ranks, in their order; every rank passes as many.
@@ -227,11 +234,17 @@ impl LoadedExecutable {
     /// or given others.
     ///
     /// # Errors
-    /// A backend that runs no collectives, and its own error.
+    /// A backend that runs no collectives, or in other memory than the engine exchanges, and its own error.
     pub fn attach_groups(&mut self, groups: &[(&str, &Communicator)]) -> Result<(), HostError> {
         let backend = self.plugin().described.name.clone();
         let not_offered = || HostError::NotOffered { backend: backend.clone(), slot: "collective-programs" };
         let slots = self.plugin().slots;
+        let own = crate::handshake::devices(&slots, &backend)?;
+        let fits = |c: &Communicator| own.iter().any(|d| d.device.device_type == c.0.device.device_type);
+        if let Some((_, other)) = groups.iter().find(|(_, c)| !fits(c)) {
+            let engine = other.0.engine.name.clone();
+            return Err(HostError::OtherMemory { backend, engine });
+        }
         let get = slots.get_extension.ok_or_else(not_offered)?;
         // SAFETY: the slot is the plugin's own; the name is static.
         let table = unsafe { get(slots.ctx, FfxStr::new(COLLECTIVE_PROGRAMS)) };

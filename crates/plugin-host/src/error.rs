@@ -206,6 +206,17 @@ pub enum HostError {
         /// Name of the slot.
         slot: &'static str,
     },
+    /// Ranks exchange memory of another kind of device than the programs of a backend use.
+    #[error(
+        "programs of backend `{backend}` keep tensors in memory that the engine `{engine}` does not exchange: take the engine of that \
+         backend, and start the ranks by a launcher"
+    )]
+    OtherMemory {
+        /// The backend.
+        backend: String,
+        /// The engine.
+        engine: String,
+    },
     /// The plugin reported an error.
     #[error("backend `{backend}`, {call}: {failure}")]
     Plugin {

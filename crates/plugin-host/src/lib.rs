@@ -42,7 +42,7 @@ mod read;
 mod registry;
 mod tensors;
 
-pub use backend::{CompileArgs, LoadedBackend};
+pub use backend::{CompileArgs, LoadedBackend, set_local_rank};
 pub use collectives::{Communicator, Engine, World};
 pub use discovery::{Folder, PATH_VARIABLE, SearchPath};
 pub use error::{HostError, PluginFailure};

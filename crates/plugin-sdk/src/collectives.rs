@@ -194,6 +194,31 @@ impl Collectives for Groups {
     }
 
     unsafe fn start(&self, e: &Exchange<'_>) -> Result<Ticket, String> {
+        // SAFETY: the caller's guarantee is passed on unchanged.
+        unsafe { self.start_on(e, Stream::DEFAULT) }
+    }
+
+    fn wait(&self, ticket: Ticket) -> Result<(), String> {
+        let Some(group) = self.0.get((ticket.0 >> 56) as usize) else { return Ok(()) };
+        let mut error = FfxError::new();
+        // SAFETY: the communicator lives by the host's guarantee; the error struct lives through the call.
+        let status =
+            unsafe { (group.wait)(group.ctx, group.communicator, ticket.0 & (u64::MAX >> 8), &mut error) };
+        if status == FFX_OK { Ok(()) } else { Err(message(&error)) }
+    }
+}
+
+impl Groups {
+    /// Starts an exchange of device memory in the order of a stream: it comes after the work on it, and later work after the
+    /// exchange. [`Collectives::wait`] then only tells whether the ranks are still there, as often as it is asked.
+    ///
+    /// # Safety
+    /// `send` and `receive` are device memory of the blocks that `exchange.op` takes and gives, do not overlap, and are used by
+    /// work on the stream alone.
+    ///
+    /// # Errors
+    /// A message that names the cause.
+    pub unsafe fn start_on(&self, e: &Exchange<'_>, stream: Stream) -> Result<Ticket, String> {
         let number = self.0.iter().position(|g| g.name == e.group);
         let Some(number) = number else { return Err(format!("there is no group `{}`", e.group)) };
         let group = &self.0[number];
@@ -208,7 +233,7 @@ impl Collectives for Groups {
             send: e.send.cast(),
             receive: e.receive.cast(),
             parameter,
-            stream: std::ptr::null_mut(),
+            stream: stream.0,
             step: FfxStr::new(e.step),
         };
         let (mut ticket, mut error) = (0u64, FfxError::new());
@@ -221,14 +246,5 @@ impl Collectives for Groups {
         }
         // Groups count their exchanges separately: the number of the group is in the upper bits.
         Ok(Ticket(ticket & (u64::MAX >> 8) | (number as u64) << 56))
-    }
-
-    fn wait(&self, ticket: Ticket) -> Result<(), String> {
-        let Some(group) = self.0.get((ticket.0 >> 56) as usize) else { return Ok(()) };
-        let mut error = FfxError::new();
-        // SAFETY: the communicator lives by the host's guarantee; the error struct lives through the call.
-        let status =
-            unsafe { (group.wait)(group.ctx, group.communicator, ticket.0 & (u64::MAX >> 8), &mut error) };
-        if status == FFX_OK { Ok(()) } else { Err(message(&error)) }
     }
 }

@@ -180,6 +180,7 @@ mod inspection;
 mod options;
 mod owned;
 mod program;
+pub mod rendezvous;
 mod tensor;
 mod thunk;
 

@@ -1,11 +1,10 @@
 //! The engine of collectives that needs no other software: ranks are threads of one process (`threads`), or processes that a
 //! launcher gave an address to meet at (`sockets`). Where there is an MPI, the plugin `mpi` is the quicker one.
 
-mod rendezvous;
 mod sockets;
 mod threads;
 
-use plugin_sdk::{CollectiveEngine, Communicator, PluginError, World};
+use plugin_sdk::{CollectiveEngine, Communicator, PluginError, World, rendezvous};
 
 /// The engine.
 pub(crate) struct Engine;

@@ -5,7 +5,7 @@
 //! the order of ranks, each part by one rank, so that all ranks get the same bits. Every message begins with the exchange that
 //! it belongs to: ranks whose programs differ are told so.
 //!
-//! Not here: how ranks find each other (`rendezvous`).
+//! Not here: how ranks find each other (`plugin_sdk::rendezvous`).
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -17,9 +17,8 @@ use std::time::{Duration, Instant};
 
 use kernel_ir::runtime::{combine_into, divide};
 use kernel_ir::{CollectiveOp, Combine};
+use plugin_sdk::rendezvous::{Meeting, connect, listen, meet, number_of};
 use plugin_sdk::{BlockExchange, Communicator, DType, ErrorKind, PluginError, Stream, World};
-
-use super::rendezvous::{Meeting, connect, listen, meet, number_of};
 
 /// How long a rank is waited for where the world does not say.
 const PATIENCE: Duration = Duration::from_secs(300);

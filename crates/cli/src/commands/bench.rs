@@ -105,14 +105,15 @@ impl Args {
 /// Runs the subcommand.
 pub(crate) fn run(args: &Args, global: &Global, out: &mut dyn Write) -> Result<()> {
     let mut failed = Vec::new();
-    if !args.json {
+    // Of ranks that are processes the first one prints.
+    if !args.json && ferroflux::mesh::Place::from_environment().is_none_or(|p| p.rank == 0 || args.mesh.mesh.is_none()) {
         let titles =
             ["model", "median ms", "min ms", "runs", "first call s", "compile s", "peak MB", "device MB"];
         let [model, rest @ ..] = titles;
         writeln!(out, "{model:<32}{}", rest.map(|t| format!("{t:>13}")).concat())?;
     }
     for path in &args.models {
-        let measured = args.mesh.on_ranks(out, &|rank, out| {
+        let measured = args.mesh.on_ranks(&args.backend.backend, out, &|rank, out| {
             let measured = measure(path, args, (global, rank))?;
             print(&measured, args.json, out)
         });

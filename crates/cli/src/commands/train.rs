@@ -156,7 +156,7 @@ struct Run {
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &Args, global: &Global, out: &mut dyn Write) -> Result<()> {
-    args.mesh.on_ranks(out, &|rank, out| as_rank(args, global, rank, out))
+    args.mesh.on_ranks(&args.backend.backend, out, &|rank, out| as_rank(args, global, rank, out))
 }
 
 fn as_rank(args: &Args, global: &Global, rank: Rank<'_>, out: &mut dyn Write) -> Result<()> {

@@ -3,7 +3,7 @@
 
 use ir_core::DType;
 use kernel_ir::{Collective, CollectiveOp, Combine, ExternCall, ExternOp, SELF_GROUP, Step};
-use plugin_host::{CompileArgs, Engine, KERNEL_IR, World};
+use plugin_host::{CompileArgs, DeviceId, Engine, KERNEL_IR, World};
 use tensor::Tensor;
 
 use super::Cx;
@@ -16,21 +16,25 @@ pub(super) fn exchanges(cx: &mut Cx) -> Result<(), Fault> {
     if engine.is_none() && !backend.runs_collectives() {
         return Err(Fault::Declined("the plugin has no extension for programs on many ranks".into()));
     }
-    if let Some(engine) = &engine {
+    // An engine of a backend for devices exchanges their memory.
+    let host = DeviceId { device_type: plugin_host::dlpack::DL_CPU, device_id: 0 };
+    let device = if backend.has_device_memory() { backend.first_device()? } else { host };
+    let engine = engine.as_ref().map(|engine| (engine, device));
+    if let Some(engine) = engine {
         cx.case("one rank joins, splits and leaves", || joins(engine));
         cx.case("bytes go round", || {
             let all = join(engine, "bytes")?.all_gather(&[1, 2, 3])?;
             same(all == [[1, 2, 3]], "the bytes of one rank are not what it gave")
         });
         cx.case("a rank beyond the number of ranks is refused", || {
-            let world = World { rank: 3, ..world("beyond") };
-            same(engine.join(&world).is_err(), "rank 3 of 1 has joined")
+            let world = World { rank: 3, ..world(device, "beyond") };
+            same(engine.0.join(&world).is_err(), "rank 3 of 1 has joined")
         });
     }
     if backend.runs_collectives() {
         for (name, op) in OPS {
             cx.case(&format!("{name} over the rank alone"), || runs(&backend, *op, SELF_GROUP, None));
-            if let Some(engine) = &engine {
+            if let Some(engine) = engine {
                 cx.case(&format!("{name} over a group of one"), || runs(&backend, *op, "dp", Some(engine)));
             }
         }
@@ -56,16 +60,15 @@ fn same(holds: bool, otherwise: &str) -> Result<(), Fault> {
     if holds { Ok(()) } else { Err(Fault::wrong(otherwise)) }
 }
 
-fn world(name: &str) -> World {
-    let device = plugin_host::DeviceId { device_type: plugin_host::dlpack::DL_CPU, device_id: 0 };
+fn world(device: DeviceId, name: &str) -> World {
     World { rank: 0, size: 1, device, address: format!("conformance {name}"), timeout: None }
 }
 
-fn join(engine: &Engine, name: &str) -> Result<plugin_host::Communicator, Fault> {
-    Ok(engine.join(&world(name))?)
+fn join((engine, device): (&Engine, DeviceId), name: &str) -> Result<plugin_host::Communicator, Fault> {
+    Ok(engine.join(&world(device, name))?)
 }
 
-fn joins(engine: &Engine) -> Result<(), Fault> {
+fn joins(engine: (&Engine, DeviceId)) -> Result<(), Fault> {
     for _ in 0..3 {
         let all = join(engine, "joins")?;
         let half = all.split(5, 7, (0, 1))?;
@@ -81,7 +84,7 @@ fn runs(
     backend: &plugin_host::LoadedBackend,
     op: CollectiveOp,
     group: &str,
-    engine: Option<&Engine>,
+    engine: Option<(&Engine, DeviceId)>,
 ) -> Result<(), Fault> {
     let (takes, gives) = op.blocks();
     let sizes = |many: bool| if many { shape(&[1, 4, 3]) } else { shape(&[4, 3]) };

@@ -41,8 +41,9 @@ impl Member {
         let backend = crate::registry().load(engine)?;
         let missing = || Error::Mesh(format!("backend `{engine}` has no engine for exchanges between ranks"));
         let found = backend.collectives()?.ok_or_else(missing)?;
-        // Engines for devices are told which one by the backend whose memory they exchange.
-        let device = DeviceId { device_type: dlpack::DL_CPU, device_id: place.local_rank as i32 };
+        // An engine for devices exchanges the memory of its own plugin's.
+        let host = DeviceId { device_type: dlpack::DL_CPU, device_id: place.local_rank as i32 };
+        let device = if backend.has_device_memory() { backend.first_device()? } else { host };
         let (rank, size) = (place.rank, place.size);
         let world = found.join(&World {
             rank,

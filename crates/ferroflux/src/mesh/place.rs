@@ -29,6 +29,12 @@ impl Place {
         Place::from_variables(&|name| std::env::var(name).ok())
     }
 
+    /// Makes the device with this process's number on its machine the one that backends use from now on; said once, before
+    /// anything is compiled.
+    pub fn take_device(&self) {
+        plugin_host::set_local_rank(self.local_rank);
+    }
+
     /// How long a rank is waited for.
     pub fn timeout(mut self, timeout: Duration) -> Place {
         self.timeout = Some(timeout);

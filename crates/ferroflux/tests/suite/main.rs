@@ -8,6 +8,7 @@ mod cache;
 mod capture;
 mod channels_last;
 mod contradictory_graphs;
+mod device_ranks;
 mod differential;
 mod eager;
 mod exchange;

@@ -12,6 +12,8 @@ use testing::cases::{Cases, corpus};
 
 /// The plugin by which ranks that are processes exchange.
 const ENGINE: &str = "FERROFLUX_TEST_ENGINE";
+/// The backend of ranks that are processes, where it is another than `cpu`, which judges them.
+const BACKEND: &str = "FERROFLUX_TEST_BACKEND";
 
 /// Runs `body` as every rank of a mesh, each in a thread; as one of them where this process is one.
 fn on_mesh<R: Send>(mesh: &str, name: &str, body: impl Fn(&Member) -> R + Sync) -> Vec<R> {
@@ -20,6 +22,7 @@ fn on_mesh<R: Send>(mesh: &str, name: &str, body: impl Fn(&Member) -> R + Sync) 
         if place.size != mesh.ranks() {
             return Vec::new();
         }
+        place.take_device();
         let member = Member::join(&mesh, &place, &engine).unwrap_or_else(|e| panic!("{e}"));
         let own = body(&member);
         member.barrier().unwrap();
@@ -41,6 +44,15 @@ fn on_mesh<R: Send>(mesh: &str, name: &str, body: impl Fn(&Member) -> R + Sync) 
 
 fn alone() -> Options {
     Options::new().threads(1).cache(Cache::Off).seed(3)
+}
+
+/// As a rank of a mesh.
+fn as_rank(member: &Member) -> Options {
+    let options = alone().mesh(member);
+    match std::env::var(BACKEND) {
+        Ok(backend) if Place::from_environment().is_some() => options.backend(backend),
+        _ => options,
+    }
 }
 
 /// Weights that an archive lacks, by a formula.
@@ -107,7 +119,7 @@ fn forward_on_meshes(name: &str) {
     for mesh in MESHES {
         let all = on_mesh(mesh, &format!("forward {name}"), |member| {
             let model =
-                program.compile(&alone().mesh(member)).unwrap_or_else(|e| panic!("{name} {mesh}: {e}"));
+                program.compile(&as_rank(member)).unwrap_or_else(|e| panic!("{name} {mesh}: {e}"));
             let first = model.call(&given).unwrap_or_else(|e| panic!("{name} {mesh}: {e}"));
             let again = model.call(&given).unwrap();
             assert_eq!(first[0].iter_f64().next(), again[0].iter_f64().next(), "a call twice is the same");
@@ -156,7 +168,7 @@ fn training_on_meshes(name: &str, train: &TrainOptions, normalised: bool) {
     let noise = if normalised { noise(&program, &given) } else { Vec::new() };
     assert!(noise.len() * 10 <= weights.len(), "{name}: most parameters would not be judged: {noise:?}");
     for mesh in MESHES {
-        let all = on_mesh(mesh, &format!("train {name} {normalised}"), |member| run(&alone().mesh(member)));
+        let all = on_mesh(mesh, &format!("train {name} {normalised}"), |member| run(&as_rank(member)));
         for (rank, (losses, own)) in all.iter().enumerate() {
             for (l, e) in losses.iter().zip(&expected) {
                 assert!(
@@ -216,12 +228,12 @@ fn a_snapshot_goes_on_on_another_mesh() {
     let mut whole = program.train_step(&train, &alone()).unwrap();
     let expected: Vec<f64> = (0..6).map(|_| whole.step(&given, 0.01).unwrap().loss).collect();
     let first = on_mesh("fsdp=2", "before", |member| {
-        let mut step = program.train_step(&train, &alone().mesh(member)).unwrap();
+        let mut step = program.train_step(&train, &as_rank(member)).unwrap();
         (0..3).for_each(|n| assert!((step.step(&given, 0.01).unwrap().loss - expected[n]).abs() < 1e-4));
         step.snapshot().unwrap()
     });
     let losses = on_mesh("dp=3", "after", |member| {
-        let mut step = program.train_step(&train, &alone().mesh(member)).unwrap();
+        let mut step = program.train_step(&train, &as_rank(member)).unwrap();
         step.restore(&first[1]).unwrap();
         (3..6).map(|_| step.step(&given, 0.01).unwrap().loss).collect::<Vec<f64>>()
     });
@@ -243,12 +255,12 @@ fn what_does_not_fit_is_an_error() {
     assert!(wrong.contains("2 ranks") && wrong.contains("3 processes"), "{wrong}");
     let found = on_mesh("dp=2", "plans differ", |member| {
         let plan = if member.rank() == 0 { Plan::usual(member.mesh()) } else { Plan::default() };
-        program.compile(&alone().mesh(member).plan(plan)).map(drop).map_err(|e| e.to_string())
+        program.compile(&as_rank(member).plan(plan)).map(drop).map_err(|e| e.to_string())
     });
     assert!(found.iter().all(|r| r.as_ref().is_err_and(|e| e.contains("other exchanges"))), "{found:?}");
     let found = on_mesh("dp=2", "no such name", |member| {
         program
-            .compile(&alone().mesh(member).placement("nothing.*", "dp=S(0)"))
+            .compile(&as_rank(member).placement("nothing.*", "dp=S(0)"))
             .map(drop)
             .map_err(|e| e.to_string())
     });

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use plugin_sdk::{DeviceInfo, OptionKind, OptionSpec, PluginError};
+use plugin_sdk::{CollectiveEngine, DeviceInfo, OptionKind, OptionSpec, PluginError};
 
 use super::{Device, Vendor};
 use crate::{Cache, CompilationRequest, DeviceMemory, GpuError, Platform};
@@ -35,6 +35,10 @@ impl<V: Vendor> Platform for Device<V> {
 
     fn reset(ordinal: i32) -> Result<(), GpuError> {
         V::reset(ordinal)
+    }
+
+    fn collectives() -> Option<Box<dyn CollectiveEngine>> {
+        V::collectives()
     }
 
     fn begin(request: &CompilationRequest<'_>) -> Result<Self::Background, PluginError> {

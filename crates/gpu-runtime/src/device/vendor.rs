@@ -2,7 +2,7 @@
 
 use gpu_codegen::Target;
 use kernel_ir::{Program, Step};
-use plugin_sdk::{DeviceInfo, OptionSpec, PluginError};
+use plugin_sdk::{CollectiveEngine, DeviceInfo, OptionSpec, PluginError};
 
 use super::{Calls, Device};
 use crate::{Candidate, CompilationRequest, GpuError, Module, SharedCache};
@@ -36,6 +36,10 @@ pub trait Vendor: Calls {
     /// # Errors
     /// The device stays lost.
     fn reset(ordinal: i32) -> Result<(), GpuError>;
+    /// The engine that exchanges data between ranks, where there is one.
+    fn collectives() -> Option<Box<dyn CollectiveEngine>> {
+        None
+    }
     /// Begins what takes long and does not need the open device.
     ///
     /// # Errors

@@ -5,14 +5,13 @@
 //! world, so that strangers and ranks of other programs are sent away. Nothing is encrypted: the network must be trusted, as
 //! for other collectives.
 //!
-//! Not here: what is exchanged (`sockets`).
+//! Engines of collectives use it: to exchange by these connections, or to pass on what their library wants every rank to have, and
+//! to notice that a rank has died. Not here: what is exchanged.
 
-use std::hash::{Hash, Hasher};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
-
-use rustc_hash::FxHasher;
 
 /// Ports behind the launcher's that are tried.
 const PORTS: u16 = 16;
@@ -24,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// The parts of `host:port`; `None` for a name.
-pub(super) fn host_and_port(address: &str) -> Option<(&str, u16)> {
+pub fn host_and_port(address: &str) -> Option<(&str, u16)> {
     let (host, port) = address.rsplit_once(':')?;
     let port = port.parse().ok()?;
     let host = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
@@ -32,28 +31,38 @@ pub(super) fn host_and_port(address: &str) -> Option<(&str, u16)> {
 }
 
 /// Ranks that are to be connected.
-pub(super) struct Meeting {
-    pub(super) rank: usize,
-    pub(super) size: usize,
+#[derive(Clone, Copy, Debug)]
+pub struct Meeting {
+    /// This rank's number.
+    pub rank: usize,
+    /// The number of ranks.
+    pub size: usize,
     /// A number that ranks of other groups do not have.
-    pub(super) group: u64,
-    pub(super) deadline: Instant,
+    pub group: u64,
+    /// When to give up.
+    pub deadline: Instant,
 }
 
-/// A number made of the parts.
-pub(super) fn number_of(parts: impl Hash) -> u64 {
-    let mut hasher = FxHasher::default();
+/// A number made of the parts, the same in every process of a program.
+pub fn number_of(parts: impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
     parts.hash(&mut hasher);
     hasher.finish()
 }
 
 /// A port of this machine on which another rank may connect.
-pub(super) fn listen() -> io::Result<TcpListener> {
+///
+/// # Errors
+/// No port is free.
+pub fn listen() -> io::Result<TcpListener> {
     TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))
 }
 
 /// Finds the other ranks and connects every two; the streams by rank, with nothing at this rank's own place.
-pub(super) fn meet(meeting: &Meeting, host: &str, port: u16) -> Result<Vec<Option<TcpStream>>, String> {
+///
+/// # Errors
+/// A message that names the ranks that did not come, or the address at which nobody is.
+pub fn meet(meeting: &Meeting, host: &str, port: u16) -> Result<Vec<Option<TcpStream>>, String> {
     let listener = listen().map_err(|e| format!("no port is free: {e}"))?;
     let own = listener.local_addr().map_err(|e| e.to_string())?.port();
     let places = match meeting.rank {
@@ -207,7 +216,10 @@ fn introduce(meeting: &Meeting, at: SocketAddr, own: u16) -> io::Result<Option<T
 }
 
 /// Connects every two ranks: each connects to those before it, which listen already.
-pub(super) fn connect(
+///
+/// # Errors
+/// A message that names the rank that did not come.
+pub fn connect(
     meeting: &Meeting,
     listener: &TcpListener,
     places: &[SocketAddr],

@@ -1,0 +1,131 @@
+//! Programs with exchanges on backends that keep tensors on a device: each rank has an emulated GPU of its own, and the engine
+//! exchanges their memory. What the exchanges of real devices add (streams of their library) is not here.
+
+use ferroflux::fx_ir::{Arg, Graph, InputKind, OriginId, Output, OutputKind, ValueId, ValueType};
+use ferroflux::ir_core::{DType, SymExpr, TensorMeta};
+use plugin_host::{CompileArgs, DeviceId, HostError, KERNEL_IR, Registry, World, dlpack};
+use prims::Builder;
+use tensor::Tensor;
+
+const RANKS: usize = 2;
+
+/// Of a graph `(3, 2) -> exchange of it doubled -> plus one`, as bytes.
+fn program(exchange: &str, args: &[Arg], transposed: bool) -> Vec<u8> {
+    let mut graph = Graph::new(exchange.to_owned());
+    let sizes = [3i64, 2].map(SymExpr::from_i64);
+    let meta = TensorMeta::contiguous(DType::F32, sizes);
+    let x = graph.placeholder(InputKind::User, "x".to_owned(), "x", ValueType::Tensor(meta));
+    let mut call = |target: &str, args: Vec<Arg>| -> ValueId {
+        let mut b = Builder::new(&mut graph, "v", OriginId(0));
+        b.call1(target, args).unwrap_or_else(|e| panic!("{target}: {e}"))
+    };
+    let operand = match transposed {
+        true => call("aten.transpose.int", vec![x.into(), 0i64.into(), 1i64.into()]),
+        false => call("aten.mul.Scalar", vec![x.into(), 2.0.into()]),
+    };
+    let all = [Arg::Value(operand)].into_iter().chain(args.iter().cloned()).chain([Arg::from("dp")]);
+    let exchanged = call(exchange, all.collect());
+    let y = call("aten.add.Scalar", vec![exchanged.into(), 1.0.into()]);
+    graph.outputs.push(Output { kind: OutputKind::User, arg: Arg::Value(y) });
+    let graph = prims::decompose(&graph).unwrap();
+    inductor::compile(&graph, &inductor::Options::default()).unwrap().to_bytes()
+}
+
+fn device(device_type: i32, rank: usize) -> DeviceId {
+    DeviceId { device_type, device_id: rank as i32 }
+}
+
+/// What each rank gets of a program; rank `r` gives `6r, 6r + 1, …`.
+fn on_ranks(name: &str, bytes: &[u8], mode: &str) -> Vec<Vec<f32>> {
+    let registry = Registry::from_env();
+    let (backend, engine) = (registry.load("gpu-emulator").unwrap(), registry.load("cpu").unwrap());
+    let engine = engine.collectives().unwrap().expect("the backend `cpu` has an engine");
+    let one = |rank: usize| {
+        let world = World {
+            rank,
+            size: RANKS,
+            device: device(dlpack::DL_EXT_DEV, rank),
+            address: format!("devices {name} {mode}"),
+            timeout: None,
+        };
+        let joined = engine.join(&world).unwrap();
+        let own = CompileArgs { device: Some(world.device), ..CompileArgs::new(KERNEL_IR, bytes).mode(mode) };
+        let mut executable = backend.compile(&own).unwrap_or_else(|e| panic!("{name}: {e}"));
+        executable.attach_groups(&[("dp", &joined)]).unwrap();
+        executable.bind_constants(&[]).unwrap();
+        let values: Vec<f32> = (0..6).map(|n| (6 * rank + n) as f32).collect();
+        let x = Tensor::from_vec(values, &[3, 2]).unwrap();
+        // Later calls run what the first has prepared or recorded.
+        let runs = [(); 3].map(|()| executable.execute(&[&x]).unwrap_or_else(|e| panic!("{name}: {e}")));
+        let [first, second, third] = runs.map(|outputs| outputs[0].to_vec::<f32>().unwrap());
+        assert!(first == second && second == third, "{name} {mode}: calls differ");
+        first
+    };
+    std::thread::scope(|scope| {
+        let one = &one;
+        let ranks: Vec<_> = (0..RANKS).map(|rank| scope.spawn(move || one(rank))).collect();
+        ranks.into_iter().map(|r| r.join().expect("no rank panics")).collect()
+    })
+}
+
+fn check(exchange: &str, args: &[Arg], transposed: bool, expected: [&[f32]; RANKS]) {
+    if !gpu_emulator::available().is_ok() {
+        eprintln!("skipped: there is no C++ compiler for the emulated GPU");
+        return;
+    }
+    let bytes = program(exchange, args, transposed);
+    for mode in ["default", "reduce-overhead", "max-autotune"] {
+        assert_eq!(on_ranks(exchange, &bytes, mode), expected, "{exchange} in {mode}");
+    }
+}
+
+#[test]
+fn sums_of_ranks_are_in_the_order_of_the_devices_work() {
+    let sum: &[f32] = &[13., 17., 21., 25., 29., 33.];
+    check("prims.all_reduce", &["sum".into()], false, [sum, sum]);
+}
+
+#[test]
+fn blocks_of_all_ranks_stand_in_their_order() {
+    let all: &[f32] = &[1., 3., 5., 7., 9., 11., 13., 15., 17., 19., 21., 23.];
+    check("prims.all_gather", &[2i64.into()], false, [all, all]);
+}
+
+#[test]
+fn a_transposed_operand_is_exchanged_in_its_own_order() {
+    let all: &[f32] = &[7., 11., 15., 9., 13., 17.];
+    check("prims.all_reduce", &["sum".into()], true, [all, all]);
+}
+
+#[test]
+fn a_shift_without_a_neighbour_gives_zeros() {
+    let args = [Arg::from(1i64), Arg::from(false)];
+    check("prims.shift", &args, false, [&[1.; 6], &[1., 3., 5., 7., 9., 11.]]);
+}
+
+#[test]
+fn a_group_that_the_program_was_not_given_is_an_error() {
+    if gpu_emulator::available().is_err() {
+        return;
+    }
+    let bytes = program("prims.all_reduce", &["sum".into()], false);
+    let backend = Registry::from_env().load("gpu-emulator").unwrap();
+    let mut executable = backend.compile(&CompileArgs::new(KERNEL_IR, &bytes)).unwrap();
+    executable.bind_constants(&[]).unwrap();
+    let x = Tensor::zeros(DType::F32, &[3, 2]).unwrap();
+    let error = executable.execute(&[&x]).unwrap_err().to_string();
+    assert!(error.contains("ranks of group `dp`, which this call does not have"), "{error}");
+}
+
+#[test]
+fn an_engine_for_other_memory_is_refused() {
+    let registry = Registry::from_env();
+    let engine = registry.load("cpu").unwrap().collectives().unwrap().expect("an engine");
+    let world =
+        World { rank: 0, size: 1, device: device(dlpack::DL_CUDA, 0), address: "other memory".into(), timeout: None };
+    let joined = engine.join(&world).unwrap();
+    let bytes = program("prims.all_reduce", &["sum".into()], false);
+    let mut executable = registry.load("cpu").unwrap().compile(&CompileArgs::new(KERNEL_IR, &bytes)).unwrap();
+    let refused = executable.attach_groups(&[("dp", &joined)]).unwrap_err();
+    assert!(matches!(&refused, HostError::OtherMemory { engine, .. } if engine == "cpu"), "{refused}");
+}
