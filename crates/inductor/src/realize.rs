@@ -4,7 +4,7 @@
 //! than once, to operands of templates that are not strided views, and to reductions and templates themselves.
 
 use ir_core::{Arena, Atom, Shape, SymExpr};
-use kernel_ir::{BodyBuilder, BufId, ExternOp, InstKind, LoopBounds};
+use kernel_ir::{BodyBuilder, BufId, ExternOp, Inst, InstKind, LoopBounds};
 use prims::TemplateSpec;
 use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
@@ -22,6 +22,8 @@ const MAX_RECOMPUTED: u32 = 12;
 const MAX_AGAIN: usize = 4;
 /// A constant made of indices alone is computed where it is read up to this many instructions: a load takes as long.
 const MAX_INDICES: u32 = 6;
+/// What is looked up at indices from data, and has this many times fewer elements than the result, is a table.
+const TABLE: i64 = 64;
 
 /// The cost of computing one element of a value where it is read.
 #[derive(Clone, Default)]
@@ -379,17 +381,25 @@ fn source_order(defs: &Defs, def: &Def) -> Option<Vec<usize>> {
     let at: Shape = (0..domain.len() as u32).map(SymExpr::loop_var).collect();
     let mut b = BodyBuilder::new();
     Inliner::new(defs, &bounds).body(&mut b, &mut no_forward, def.insts(), &at, None);
+    let depends = dependences(b.insts());
+    let own = defs.numel_hint(&def.sizes);
     let mut best: Option<(i64, Vec<i64>)> = None;
     for inst in b.insts() {
         let InstKind::Load { buf, index, .. } = &inst.kind else { continue };
         let source = defs.get(*buf);
         let whole = affine::address(index, &source.strides).simplify(&bounds);
-        let steps: Option<Vec<i64>> =
-            (0..rank as u32).map(|d| step(defs, &whole, d, &domain[d as usize])).collect();
+        let steps: Option<Vec<i64>> = (0..rank as u32)
+            .map(|d| {
+                let through = through_values(defs, &whole, d, &depends)?;
+                Some(step(defs, &whole, d, &domain[d as usize])?.abs().max(through))
+            })
+            .collect();
         let Some(steps) = steps else { continue };
         let covers = steps.iter().zip(&def.sizes).all(|(s, size)| *s != 0 || *size == SymExpr::ONE);
         let numel = defs.numel_hint(&source.sizes);
-        if covers && best.as_ref().is_none_or(|(n, _)| numel > *n) {
+        // A table that is looked up stays in the caches, whatever the order.
+        let table = whole.any_leaf(|a| matches!(a, Atom::Value(_))) && numel.saturating_mul(TABLE) < own;
+        if covers && !table && best.as_ref().is_none_or(|(n, _)| numel > *n) {
             best = Some((numel, steps));
         }
     }
@@ -398,6 +408,46 @@ fn source_order(defs: &Defs, def: &Def) -> Option<Vec<usize>> {
     // Dimensions of size 1 keep their place among the others.
     order.sort_by_key(|&d| if def.sizes[d] == SymExpr::ONE { 0 } else { -steps[d].abs() });
     Some(order)
+}
+
+/// Of each instruction, the loop variables that its value depends on, as bits.
+fn dependences(insts: &[Inst]) -> Vec<u64> {
+    let mut all: Vec<u64> = Vec::with_capacity(insts.len());
+    for inst in insts {
+        let mut own = 0u64;
+        inst.kind.for_each_val(&mut |v| own |= all.get(v.0 as usize).copied().unwrap_or(0));
+        let mut leaf = |a: &Atom| match a {
+            Atom::Loop(d) => own |= 1u64.checked_shl(*d).unwrap_or(0),
+            Atom::Value(v) => own |= all.get(*v as usize).copied().unwrap_or(0),
+            _ => {}
+        };
+        match &inst.kind {
+            InstKind::Index(e) => e.for_each_leaf(&mut leaf),
+            InstKind::Load { index, .. } => index.iter().for_each(|e| e.for_each_leaf(&mut leaf)),
+            _ => {}
+        }
+        all.push(own);
+    }
+    all
+}
+
+/// The stride in memory of a step of loop variable `d` that moves an index from data by one: the positions between which an image
+/// is interpolated, say. `None` where an address is not affine in such an index.
+fn through_values(defs: &Defs, address: &SymExpr, d: u32, depends: &[u64]) -> Option<i64> {
+    let mut values: SmallVec<[u32; 4]> = SmallVec::new();
+    address.for_each_leaf(&mut |a| {
+        if let Atom::Value(v) = a
+            && depends.get(*v as usize).is_some_and(|on| on >> d & 1 == 1)
+        {
+            values.push(*v);
+        }
+    });
+    let mut all = 0i64;
+    for v in values {
+        let (coef, _) = address.affine_in(&Atom::Value(v))?;
+        all = all.max(defs.hint(&coef).abs());
+    }
+    Some(all)
 }
 
 /// The stride in memory of loop variable `d`, of the given extent, at the symbols' hints: the average over some steps where

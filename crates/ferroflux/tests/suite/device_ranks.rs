@@ -1,6 +1,9 @@
 //! Programs with exchanges on backends that keep tensors on a device: each rank has an emulated GPU of its own, and the engine
 //! exchanges their memory. What the exchanges of real devices add (streams of their library) is not here.
 
+use std::sync::atomic::AtomicI32;
+use std::sync::atomic::Ordering::Relaxed;
+
 use ferroflux::fx_ir::{Arg, Graph, InputKind, OriginId, Output, OutputKind, ValueId, ValueType};
 use ferroflux::ir_core::{DType, SymExpr, TensorMeta};
 use plugin_host::{CompileArgs, DeviceId, HostError, KERNEL_IR, Registry, World, dlpack};
@@ -31,8 +34,11 @@ fn program(exchange: &str, args: &[Arg], transposed: bool) -> Vec<u8> {
     inductor::compile(&graph, &inductor::Options::default()).unwrap().to_bytes()
 }
 
-fn device(device_type: i32, rank: usize) -> DeviceId {
-    DeviceId { device_type, device_id: rank as i32 }
+/// Devices that no other run uses: a rank holds its device while it waits for the others.
+fn own_devices() -> Vec<DeviceId> {
+    static NEXT: AtomicI32 = AtomicI32::new(0);
+    let first = NEXT.fetch_add(RANKS as i32, Relaxed);
+    (first..).take(RANKS).map(|device_id| DeviceId { device_type: dlpack::DL_EXT_DEV, device_id }).collect()
 }
 
 /// What each rank gets of a program; rank `r` gives `6r, 6r + 1, …`.
@@ -40,11 +46,12 @@ fn on_ranks(name: &str, bytes: &[u8], mode: &str) -> Vec<Vec<f32>> {
     let registry = Registry::from_env();
     let (backend, engine) = (registry.load("gpu-emulator").unwrap(), registry.load("cpu").unwrap());
     let engine = engine.collectives().unwrap().expect("the backend `cpu` has an engine");
+    let devices = own_devices();
     let one = |rank: usize| {
         let world = World {
             rank,
             size: RANKS,
-            device: device(dlpack::DL_EXT_DEV, rank),
+            device: devices[rank],
             address: format!("devices {name} {mode}"),
             timeout: None,
         };
@@ -121,8 +128,8 @@ fn a_group_that_the_program_was_not_given_is_an_error() {
 fn an_engine_for_other_memory_is_refused() {
     let registry = Registry::from_env();
     let engine = registry.load("cpu").unwrap().collectives().unwrap().expect("an engine");
-    let world =
-        World { rank: 0, size: 1, device: device(dlpack::DL_CUDA, 0), address: "other memory".into(), timeout: None };
+    let device = DeviceId { device_type: dlpack::DL_CUDA, device_id: 0 };
+    let world = World { rank: 0, size: 1, device, address: "other memory".into(), timeout: None };
     let joined = engine.join(&world).unwrap();
     let bytes = program("prims.all_reduce", &["sum".into()], false);
     let mut executable = registry.load("cpu").unwrap().compile(&CompileArgs::new(KERNEL_IR, &bytes)).unwrap();

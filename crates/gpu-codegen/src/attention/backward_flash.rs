@@ -12,6 +12,7 @@ use ir_core::{DType, SymExpr};
 use kernel_ir::{Operand, Program};
 
 use crate::attention::backward::{Backward, Side, is_half};
+use crate::attention::flash::grain;
 use crate::attention::{Operands, backward_waves};
 use crate::dialect::fragments::Fragments;
 use crate::text::body::Uses;
@@ -47,6 +48,8 @@ pub(crate) struct Flash<'a> {
     /// Elements of a query and of a key, of a value; in shared memory both are filled up to multiples of 16.
     pub(crate) depth: i64,
     pub(crate) width: i64,
+    /// Elements that a thread copies at once.
+    grain: i64,
 }
 
 pub(crate) fn round_up_16(n: i64) -> i64 {
@@ -72,17 +75,9 @@ impl<'a> Flash<'a> {
         let dtype = program.buffers[a.q.buf].dtype;
         let read = [&a.q, &a.k, &a.v, &backward.g];
         let same = read.iter().all(|o| program.buffers[o.buf].dtype == dtype);
-        let vectors = read.iter().all(|o| crate::product::gemv::aligned(o, 3, 8));
-        let narrow = |e: &SymExpr| e.as_const().filter(|n| n % 8 == 0 && (8..=MAX_WIDTH).contains(n));
-        let (depth, width) = (narrow(&a.q.sizes[3])?, narrow(&a.v.sizes[3])?);
-        (same && vectors && is_half(dtype)).then_some(Flash {
-            program,
-            backward,
-            fragments,
-            dtype,
-            depth,
-            width,
-        })
+        let (depth, width) = (a.q.sizes[3].as_const()?, a.v.sizes[3].as_const()?);
+        let grain = grain(&read, [depth, width], MAX_WIDTH, &fragments)?;
+        (same && is_half(dtype)).then_some(Flash { program, backward, fragments, dtype, depth, width, grain })
     }
 
     /// Rows of a tile of the far side: with long rows fewer scores leave room in the registers.
@@ -106,22 +101,24 @@ impl<'a> Flash<'a> {
         Ok(Variant { name, kernels, scratch: Vec::new() })
     }
 
-    /// Returns the copies of a tile, 16 bytes per thread. Rows beyond the last one are filled with zeros.
+    /// Returns the copies of a tile, up to 16 bytes per thread. Rows beyond the last one are filled with zeros.
     fn load(&self, o: &Operands<'_>, tile: &Tile<'_>, warps: i64, uses: &mut Uses) -> String {
         let at = format!("at_{}", tile.row);
         let source = o.element(tile.operand, ["i0", tile.head, &at, "d"], uses);
         format!(
             "for (int t = threadIdx.x; t < {count} * {chunks}; t += {threads}) {{
-const int line = t / {chunks}, part = t % {chunks} * 8;
+const int line = t / {chunks}, part = t % {chunks} * {grain};
 const idx {row} = {from} + line;
 const bool there = {row} < {limit} && part < {elements};
 const idx {at} = there ? {row} : 0;
 const idx d = there ? part : 0;
-cp_async_16({to} + line * {pitch} + part, &{source}, there ? 16 : 0);
+cp_async_{bytes}({to} + line * {pitch} + part, &{source}, there ? {bytes} : 0);
 }}
 ",
             count = tile.count,
-            chunks = round_up_16(tile.elements) / 8,
+            grain = self.grain,
+            bytes = 2 * self.grain,
+            chunks = round_up_16(tile.elements) / self.grain,
             threads = 32 * warps,
             row = tile.row,
             from = tile.from,

@@ -6,7 +6,7 @@
 //! maximum rescales what was accumulated so far. Not here: few query rows (`decode`), wider numbers (`attention`).
 
 use ir_core::{DType, SymExpr};
-use kernel_ir::{Attention, Program};
+use kernel_ir::{Attention, Operand, Program};
 
 use crate::attention::{Operands, flash_waves};
 use crate::dialect::fragments::Fragments;
@@ -49,6 +49,19 @@ pub(crate) struct Flash<'a> {
     /// Elements of a query and of a key, of a value; in shared memory both are filled up to multiples of 16.
     pub(crate) depth: i64,
     pub(crate) width: i64,
+    /// Elements that a thread copies at once.
+    grain: i64,
+}
+
+/// Elements of a row that a thread copies at once: 16 bytes where rows are whole vectors of these, else, by warps, 8 or 4 (heads of 36
+/// elements, say). `None` where a row is longer than `most`, or not copied so.
+pub(crate) fn grain(operands: &[&Operand], rows: [i64; 2], most: i64, fragments: &Fragments) -> Option<i64> {
+    let all: &[i64] = if fragments.turned() { &[8] } else { &[8, 4, 2] };
+    let fits = |grain: &i64| {
+        rows.iter().all(|n| n % grain == 0 && (8..=most).contains(n))
+            && operands.iter().all(|o| crate::product::gemv::aligned(o, 3, *grain))
+    };
+    all.iter().copied().find(fits)
 }
 
 /// What of a kernel's text depends on how matrix cores are fed.
@@ -89,20 +102,12 @@ impl<'a> Flash<'a> {
         if !same || !matches!(dtype, DType::BF16 | DType::F16) || k.acc.compute() != DType::F32 {
             return None;
         }
-        let vectors = [&k.q, &k.k, &k.v].iter().all(|o| crate::product::gemv::aligned(o, 3, 8));
-        let narrow = |e: &SymExpr| e.as_const().filter(|n| n % 8 == 0 && (8..=256).contains(n));
-        let (depth, width) = (narrow(&k.q.sizes[3])?, narrow(&k.v.sizes[3])?);
+        let (depth, width) = (k.q.sizes[3].as_const()?, k.v.sizes[3].as_const()?);
+        let grain = grain(&[&k.q, &k.k, &k.v], [depth, width], 256, &fragments)?;
         if fragments.turned() && fragments.wave == 32 && depth.max(width) > MAX_SHORT {
             return None;
         }
-        (vectors && k.epilogue.ranges.len() == 4).then_some(Flash {
-            program,
-            k,
-            fragments,
-            dtype,
-            depth,
-            width,
-        })
+        (k.epilogue.ranges.len() == 4).then_some(Flash { program, k, fragments, dtype, depth, width, grain })
     }
 
     /// Keys of a tile.
@@ -121,7 +126,7 @@ impl<'a> Flash<'a> {
         2 * (warps * self.fragments.own * d + 2 * self.tile() * (d + w))
     }
 
-    /// Copies of rows, 16 bytes by each thread; what is not there is zeros. `rows`: where they go, what they are called, the end of
+    /// Copies of rows, up to 16 bytes by each thread; what is not there is zeros. `rows`: where they go, what they are called, the end of
     /// all and the first; `shape`: elements, pitch, how many.
     fn copies(
         &self,
@@ -132,15 +137,17 @@ impl<'a> Flash<'a> {
     ) -> String {
         format!(
             "for (int t = threadIdx.x; t < {count} * {chunks}; t += {threads}) {{
-const int line = t / {chunks}, part = t % {chunks} * 8;
+const int line = t / {chunks}, part = t % {chunks} * {grain};
 const idx {row} = {from} + line;
 const bool there = {row} < {limit} && part < {elements};
 const idx at_{row} = there ? {row} : 0;
 const idx d = there ? part : 0;
-cp_async_16({name} + line * {pitch} + part, &{source}, there ? 16 : 0);
+cp_async_{bytes}({name} + line * {pitch} + part, &{source}, there ? {bytes} : 0);
 }}
 ",
-            chunks = round_up_16(elements) / 8,
+            grain = self.grain,
+            bytes = 2 * self.grain,
+            chunks = round_up_16(elements) / self.grain,
             threads = self.fragments.wave * warps,
         )
     }

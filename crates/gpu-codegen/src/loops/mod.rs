@@ -14,6 +14,7 @@ pub(crate) mod linear;
 pub(crate) mod moments;
 pub(crate) mod reduce;
 pub(crate) mod scan;
+pub(crate) mod tables;
 pub(crate) mod transpose;
 pub(crate) mod wide;
 
@@ -57,6 +58,9 @@ pub(crate) fn variants(program: &Program, k: &LoopKernel, target: &Target) -> Re
     let mut candidates = Vec::new();
     if let Some(parts) = apart::apart(program, k, target) {
         candidates.extend(apart::both(program, &parts, target)?);
+    }
+    if let Some(tables) = tables::Tables::of(program, k, target) {
+        candidates.push(tables.generate()?);
     }
     candidates.extend(reduce::split(program, k, target)?);
     if let Some(parts) = Parts::of(program, k, target) {

@@ -336,6 +336,47 @@ plan bytes 0:
     agrees(text, &["loop"], &calls);
 }
 
+/// Many rows added to few, of every float: in tables of shared memory. Most rows go to one place, as positions that are far from
+/// one another do.
+#[test]
+fn many_rows_that_are_added_to_few() {
+    for dtype in ["f32", "bf16", "f16", "f64"] {
+        let text = format!(
+            r#"kir 1.6
+program "scatter"
+site "aten.index_add.default" "model.py:9" dim 0
+buffer b0 "x" f32[700, 6]{{6, 1}}+0 input 0
+buffer b1 "index" i64[700]{{1}}+0 input 1
+buffer b2 "y" {dtype}[9, 6]{{6, 1}}+0 output
+input "x" b0
+input "index" b1
+output "y" b2[9, 6]{{6, 1}}+0
+init:
+steps:
+loop "zero" outer [9, 6]
+  stage []
+    v0: {dtype} = const 1.0
+    v1: {dtype} = store b2[i0, i1], v0
+loop "add" outer [700, 6]
+  stage []
+    v0: f32 = load b0[i0, i1]
+    v1: {dtype} = cast v0
+    v2: i64 = load b1[i0]
+    v3: i64 = check v2, [9] at 0
+    v4: {dtype} = store_add b2[v3, i1], v1
+plan bytes 0:
+"#
+        );
+        let good: Vec<i64> = (0..700).map(|i| if i % 3 == 0 { i * 5 % 9 } else { 8 }).collect();
+        // Sums that 8 bits hold: those of 16 bits are rounded once here, and at each addition by the reference.
+        let ones: Vec<f32> = (0..700 * 6).map(|i| f32::from(u8::from(i % 2 == 0))).collect();
+        let x = Tensor::from_vec(ones, &[700, 6]).unwrap();
+        let calls: Vec<Vec<Tensor>> =
+            lists(&good, 9).into_iter().take(3).map(|i| vec![x.clone(), i]).collect();
+        agrees(&text, &["tables"], &calls);
+    }
+}
+
 /// Indices from data in a product's epilogue, by every kernel that computes products.
 #[test]
 fn epilogues_of_products() {

@@ -376,3 +376,22 @@ fn what_is_computed_again_is_not_stored_early() {
     let again = program.buffers.values().filter(|b| b.storage == Storage::Arena && b.name.contains("again"));
     assert_eq!(again.count(), 0, "{program}");
 }
+
+/// What lies between the two passes of an interpolation has its channels next to each other where the image has, although the
+/// positions that are read come from data.
+#[test]
+fn an_interpolated_image_keeps_its_order_in_memory() {
+    let mut c = Case::new();
+    let x = c.input("x", &n(&[2, 8, 6, 16]));
+    let mut b = c.b("upsample");
+    let image = b.permute(x, &[0, 3, 1, 2]).unwrap();
+    let args = vec![image.into(), n(&[24, 18])[..].into(), false.into(), Arg::None, Arg::None];
+    let large = b.call1("aten.upsample_bilinear2d.default", args).unwrap();
+    let y = b.permute(large, &[0, 2, 3, 1]).unwrap();
+    c.returns(y);
+    c.check(&[data("x", &[2, 8, 6, 16])]);
+    let program = c.compile();
+    let between = program.buffers.iter().find(|(_, b)| b.storage == Storage::Arena && b.sizes.len() == 4);
+    let (_, between) = between.expect("the first pass is stored");
+    assert_eq!(between.strides[1], SymExpr::ONE, "{program}");
+}

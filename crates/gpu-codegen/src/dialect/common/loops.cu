@@ -119,6 +119,23 @@ template <int OP, int TEAM, class T> DEV Moments<T> team_combine(Moments<T> x, v
     return {n, mean, team_combine<OP, TEAM>(x.m2 + x.n * d * d, scratch), x.shift};
 }
 
+// Adds a number of each lane to a place of a table in shared memory; lanes whose place is -1 have none. While more than two lanes
+// have the same place, these are added up first: additions to one place wait for each other.
+template <class T> DEV void table_add(T *table, int place, T x) {
+    const int lane = threadIdx.x & (WAVE - 1);
+    for (u64 open = wave_ballot(place >= 0); open != 0;) {
+        const int first = lowest_bit(open);
+        const int key = (int)wave_read((u32)place, first);
+        const u64 same = wave_ballot(place == key);
+        if (count_bits(same) <= 2) break;
+        T sum = team_combine<SUM, WAVE>(place == key ? x : (T)0, (void *)0);
+        if (lane == first) atomicAdd(table + key, sum);
+        if (place == key) place = -1;
+        open &= ~same;
+    }
+    if (place >= 0) atomicAdd(table + place, x);
+}
+
 // Reads what other blocks wrote during this launch, bypassing the first-level cache.
 template <class T> DEV T fresh(const T *p) {
     if constexpr (sizeof(T) % 8 == 0) {

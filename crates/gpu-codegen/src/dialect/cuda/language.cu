@@ -28,6 +28,10 @@ DEV u32 wave_xor(u32 x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask)
 
 // The lanes with a true condition, one bit each.
 DEV u64 wave_ballot(bool yes) { return __ballot_sync(0xffffffffu, yes); }
+// The number of the lowest bit that is set, of at least one.
+DEV int lowest_bit(u64 x) { return __ffsll((long long)x) - 1; }
+// How many bits are set.
+DEV int count_bits(u64 x) { return __popcll(x); }
 
 #define wave_sync() __syncwarp()
 

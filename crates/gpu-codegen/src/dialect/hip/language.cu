@@ -32,6 +32,10 @@ DEV u32 wave_xor(u32 x, int mask) { return __shfl_xor(x, mask); }
 
 // The lanes with a true condition, one bit each.
 DEV u64 wave_ballot(bool yes) { return __ballot(yes); }
+// The number of the lowest bit that is set, of at least one.
+DEV int lowest_bit(u64 x) { return __builtin_ctzll(x); }
+// How many bits are set.
+DEV int count_bits(u64 x) { return __builtin_popcountll(x); }
 
 // Lanes run in lockstep; only the order of their memory accesses must be preserved.
 #define wave_sync() (__builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront"), __builtin_amdgcn_wave_barrier())

@@ -5,6 +5,7 @@ use fx_ir::{Arg, ValueId};
 use ir_core::{Scalar, Shape, SymExpr};
 use kernel_ir::ReduceOp;
 
+use crate::ops::common::widen;
 use crate::ops::gradients::scalar::{Grads, conj};
 use crate::{Builder, GradCall, OpError};
 
@@ -67,6 +68,22 @@ pub(in crate::ops) fn pad(b: &mut Builder<'_>, call: &GradCall<'_>) -> Grads {
     Ok(grads)
 }
 
+/// The gradient of a tensor whose elements were read, some of them many times: `put` adds `g` to zeros. 16-bit sums are rounded
+/// once, not at each addition: a thousand equal summands would end at a quarter of their sum.
+fn summed(
+    b: &mut Builder<'_>,
+    read: ValueId,
+    g: ValueId,
+    put: impl FnOnce(&mut Builder<'_>, ValueId, ValueId) -> Result<ValueId, OpError>,
+) -> Result<ValueId, OpError> {
+    let meta = b.meta(read)?.clone();
+    let g = widen(b, g)?;
+    let compute = b.dtype(g)?;
+    let zeros = b.full(&meta.sizes, Scalar::zero(compute), compute)?;
+    let sums = put(b, zeros, g)?;
+    b.cast(sums, meta.dtype)
+}
+
 /// Added where the elements came from. Where that is one of each line, every element compares its position with the index
 /// instead: nothing is written twice, and what reads the gradient computes it.
 pub(in crate::ops) fn gather(b: &mut Builder<'_>, call: &GradCall<'_>) -> Grads {
@@ -76,9 +93,10 @@ pub(in crate::ops) fn gather(b: &mut Builder<'_>, call: &GradCall<'_>) -> Grads 
         grads[0] = Some(grad);
         return Ok(grads);
     }
-    let zeros = zeros_of(b, call.call.value("a")?)?;
     let [dim, index] = ["dim", "index"].map(|name| call.call.arg(name).clone());
-    grads[0] = Some(b.call1("prims.scatter", vec![zeros.into(), dim, index, g.into(), "add".into()])?);
+    grads[0] = Some(summed(b, call.call.value("a")?, g, |b, zeros, g| {
+        b.call1("prims.scatter", vec![zeros.into(), dim, index, g.into(), "add".into()])
+    })?);
     Ok(grads)
 }
 
@@ -103,9 +121,10 @@ fn of_one_each(b: &mut Builder<'_>, call: &GradCall<'_>, g: ValueId) -> Result<O
 pub(in crate::ops) fn index(b: &mut Builder<'_>, call: &GradCall<'_>) -> Grads {
     let mut grads = none(call);
     let Some(g) = cotangent(b, call)? else { return Ok(grads) };
-    let zeros = zeros_of(b, call.call.value("a")?)?;
     let [indices, start] = ["indices", "start"].map(|name| call.call.arg(name).clone());
-    grads[0] = Some(b.call1("prims.index_put", vec![zeros.into(), indices, start, g.into(), "add".into()])?);
+    grads[0] = Some(summed(b, call.call.value("a")?, g, |b, zeros, g| {
+        b.call1("prims.index_put", vec![zeros.into(), indices, start, g.into(), "add".into()])
+    })?);
     Ok(grads)
 }
 
