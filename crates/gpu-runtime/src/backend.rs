@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use kernel_ir::{IR_MAJOR, IR_MINOR, Program};
 use plugin_sdk::{
-    Backend, CollectiveEngine, CompileRequest, Constants, DType, Description, DeviceId, DeviceInfo, Executable, Groups, Host,
-    IrVersion, Listing, OptionKind, OptionSpec, Options, OwnedTensor, PluginError, Signature, Stream,
-    TensorView,
+    Backend, CollectiveEngine, CompileRequest, Constants, DType, Description, DeviceId, DeviceInfo,
+    Executable, Groups, Host, IrVersion, Listing, OptionKind, OptionSpec, Options, OwnedTensor, PluginError,
+    Signature, Stream, TensorView,
 };
 
 use crate::{Compiled, DeviceMemory, Driver, GpuError, Mode, Settings};
