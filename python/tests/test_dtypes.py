@@ -7,15 +7,22 @@ import pytest
 import torch
 
 UNSIGNED = [torch.uint16, torch.uint32, torch.uint64]
+BACK = torch.tensor([6, 5, 4, 3, 2, 1, 0])
 FLOATS = [torch.float8_e4m3fn, torch.float8_e5m2]
+
+
+def bits(x):
+    """The bits of dtypes in which eager PyTorch does not compare."""
+    carriers = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+    carriers.update(dict.fromkeys(FLOATS, torch.uint8))
+    return x.view(carriers.get(x.dtype, x.dtype))
 
 
 def agrees(f, *inputs):
     fast = torch.compile(f, backend="ferroflux", options={"fallback": "error"})
     expected, got = f(*inputs), fast(*inputs)
     assert got.dtype == expected.dtype
-    same = (got.view(torch.uint8), expected.view(torch.uint8)) if expected.dtype in FLOATS else (got, expected)
-    assert torch.equal(*same)
+    torch.testing.assert_close(bits(got), bits(expected), rtol=0, atol=0, equal_nan=True)
 
 
 def numbers(dtype):
@@ -27,8 +34,8 @@ def numbers(dtype):
 def test_unsigned_integers(dtype):
     x = numbers(dtype)
     agrees(lambda x: x * 3, x)
-    agrees(lambda x: x & x.flip(0), x)
-    agrees(lambda x: x == x.flip(0), x)
+    agrees(lambda x: x & x[BACK], x)
+    agrees(lambda x: x == x[BACK], x)
     agrees(lambda x: x.sum(), x)
     agrees(lambda x: x.cumsum(0), x)
     agrees(lambda x: x / 3, x)
@@ -37,7 +44,6 @@ def test_unsigned_integers(dtype):
     agrees(lambda x: x.to(torch.int64)[torch.tensor([2, 0])], x)
     agrees(lambda x: torch.cat([x, x[::2]]), x)
     agrees(lambda x: x.to(dtype), torch.tensor([0.0, 1.9, 250.0, 60000.0]))
-    agrees(lambda x: torch.where(x == 7, x, x.flip(0)), x)
 
 
 def test_a_mutated_unsigned_tensor_is_written():
@@ -47,7 +53,7 @@ def test_a_mutated_unsigned_tensor_is_written():
 
     a, b = numbers(torch.uint32), numbers(torch.uint32)
     expected, got = f(a), torch.compile(f, backend="ferroflux", options={"fallback": "error"})(b)
-    assert torch.equal(got, expected) and torch.equal(a, b)
+    assert torch.equal(got, expected) and torch.equal(bits(a), bits(b))
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -58,7 +64,6 @@ def test_floats_of_8_bits(dtype):
     eight = x.to(dtype)
     agrees(lambda x: x.float(), eight)
     agrees(lambda x: x.to(torch.bfloat16), eight)
-    agrees(lambda x: x.flip(0), eight)
     agrees(lambda x: x[torch.tensor([5, 7])], eight)
     agrees(lambda x: torch.cat([x, x]), eight)
 

@@ -5,7 +5,7 @@
 use fx_ir::{Arg, Graph};
 use ir_core::DType;
 use plugin_host::Value;
-use tensor::Tensor;
+use tensor::{DeviceTensor, Tensor};
 
 use crate::Error;
 
@@ -48,6 +48,18 @@ impl Boundary {
         match self.outputs.get(n) {
             Some(&Some(dtype)) => outer(tensor, dtype),
             _ => Ok(tensor),
+        }
+    }
+
+    /// The same on a device, where complex tensors stay real.
+    pub(crate) fn outer_device(&self, n: usize, tensor: DeviceTensor) -> DeviceTensor {
+        match self.outputs.get(n) {
+            Some(&Some(dtype)) if dtype.is_carried() && tensor.dtype() == dtype.carrier() => {
+                let (sizes, strides) = (tensor.sizes().to_vec(), tensor.strides().to_vec());
+                let (data, device) = (tensor.data(), tensor.device());
+                DeviceTensor::new(data, dtype, device, &sizes, &strides, move || drop(tensor))
+            }
+            _ => tensor,
         }
     }
 }

@@ -250,6 +250,11 @@ impl Code {
         self.boundary.outer(n, self.code.to_host(value)?)
     }
 
+    /// Output `n` on a device in the form that the program's caller knows; complex ones stay real.
+    pub(crate) fn outer_device(&self, n: usize, tensor: DeviceTensor) -> DeviceTensor {
+        self.boundary.outer_device(n, tensor)
+    }
+
     /// Output in host memory, in the form that the code computes.
     pub(crate) fn host_form(&self, value: Value) -> Result<Tensor, Error> {
         let tensor = self.code.to_host(value)?;

@@ -79,8 +79,9 @@ impl Program {
         let Caller::Model(wiring) = form.caller else {
             return Err(Error::Internal("a compiled model without its inputs and outputs".into()));
         };
-        let users = wiring.sinks.iter().zip(&form.kernels.in_place).filter(|(sink, _)| **sink == Sink::User);
-        let places = users.enumerate().filter(|(_, (_, stays))| **stays).map(|(place, _)| place);
+        let all = wiring.sinks.iter().zip(&form.kernels.in_place).zip(&form.shown);
+        let users = all.filter(|((sink, _), _)| **sink == Sink::User).enumerate();
+        let places = users.filter(|(_, ((_, stays), _))| **stays).map(|(place, (_, shown))| (place, *shown));
         let lent = LentResults::of(&form.kernels.program, &places.collect::<Vec<_>>());
         let kernels = form.kernels.program;
         let explanation = explain(self.graph(), Some(&kernels));
@@ -282,7 +283,9 @@ impl Callable {
                 (Sink::User, Some(Value::Host(t))) => {
                     given.push(Some(Value::Host(code.to_host(n, Value::Host(t))?)));
                 }
-                (Sink::User, device) => given.push(device),
+                (Sink::User, Some(Value::Device(t))) => {
+                    given.push(Some(Value::Device(code.outer_device(n, t))))
+                }
                 (Sink::Input(input), Some(value)) => store(code, value, &mut inputs[input])?,
                 _ => {}
             }

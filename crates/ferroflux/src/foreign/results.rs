@@ -41,14 +41,15 @@ pub(super) struct LentResults {
 }
 
 impl LentResults {
-    /// Of a program to which [`lend`] was applied; `places` are the numbers of the results that it lends, in order.
-    pub(super) fn of(program: &Program, places: &[usize]) -> LentResults {
+    /// Of a program to which [`lend`] was applied; `places` are the numbers of the results that it lends, in order,
+    /// each with its dtype for the caller where kernels have another.
+    pub(super) fn of(program: &Program, places: &[(usize, Option<DType>)]) -> LentResults {
         let Some(first) = program.inputs.len().checked_sub(places.len()) else {
             return LentResults::default();
         };
-        let one = |(place, input): (&usize, &InputSpec)| {
+        let one = |((place, shown), input): (&(usize, Option<DType>), &InputSpec)| {
             let Buffer { dtype, sizes, strides, .. } = program.buffers[input.buf].clone();
-            LentResult { place: *place, dtype, sizes, strides }
+            LentResult { place: *place, dtype: shown.unwrap_or(dtype), sizes, strides }
         };
         let list: Vec<LentResult> = places.iter().zip(&program.inputs[first..]).map(one).collect();
         let constant = |e: &SymExpr| e.as_const().is_some();
@@ -98,7 +99,7 @@ impl LentResult {
     /// Whether a value is memory for it.
     pub(super) fn fits(&self, value: &Value, layout: &ResultLayout) -> bool {
         let sizes = value.sizes().iter().map(|n| *n as i64).eq(layout.sizes.iter().copied());
-        self.dtype == value.dtype() && sizes
+        self.dtype.carrier() == value.dtype() && sizes
     }
 }
 
