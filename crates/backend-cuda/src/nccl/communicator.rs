@@ -24,7 +24,7 @@ pub(super) struct Context(sys::CUcontext);
 
 // SAFETY: the primary context is kept for the life of the process, and every thread makes it current before it is used.
 unsafe impl Send for Context {}
-// SAFETY: as above; the handle is only read.
+// SAFETY: threads that share the handle only read it.
 unsafe impl Sync for Context {}
 
 impl Context {
@@ -140,7 +140,7 @@ struct OwnStream(sys::CUstream);
 
 // SAFETY: a stream may be used from any thread that has made its context current.
 unsafe impl Send for OwnStream {}
-// SAFETY: as above; the driver serializes calls on a stream.
+// SAFETY: the driver serializes calls on a stream.
 unsafe impl Sync for OwnStream {}
 
 impl OwnStream {
