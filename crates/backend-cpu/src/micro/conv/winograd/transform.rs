@@ -1,6 +1,11 @@
 //! The transforms of Winograd's F(4×4, 3×3): of a tile of the input into the factors of its products, and of the products into a tile of
 //! the output. Lanes are channels; the epilogue of the output is applied on the way.
 
+#![expect(
+    clippy::needless_range_loop,
+    reason = "indexed loops over constant sizes unroll into registers; chains of iterators do not always"
+)]
+
 use std::ops::Range;
 
 use super::{REACH, SIDE};
