@@ -11,7 +11,8 @@ use backend_cpu::micro::{
     matmul_strided, team,
 };
 
-/// `conv N C H W O K STRIDE PAD GROUPS` channels-last, `convf` the same with channels-first input and output, `mm M N K` packed
+/// `conv N C H W O K STRIDE PAD GROUPS` channels-last, `convf` the same with channels-first input and output, `convp` with weights packed in
+/// each call, `mm M N K` packed
 /// weight, `mm8`, `mm16`, `conv8` and `conv16` the same of 8-bit integers and `bf16` without an epilogue, `lin M N K` weight `[N, K]` unpacked, `bmm B M N K` both row-major, `attn B H Lq Lk D CAUSAL`.
 const CASES: &[&str] = &[
     // resnet50
@@ -118,7 +119,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// Floating-point operations and seconds of one call.
 fn run(kind: &str, sizes: &[usize]) -> Result<(f64, f64), Box<dyn std::error::Error>> {
     Ok(match (kind, sizes) {
-        ("conv" | "convf", &[n, c, h, w, o, k, s, p, g]) => {
+        ("conv" | "convf" | "convp", &[n, c, h, w, o, k, s, p, g]) => {
             let shape = ConvShape {
                 groups: g,
                 stride: [1, s, s],
@@ -126,7 +127,7 @@ fn run(kind: &str, sizes: &[usize]) -> Result<(f64, f64), Box<dyn std::error::Er
                 pad_hi: [0, p, p],
                 ..ConvShape::conv2d(n, c, [h, w], o, [k, k])
             };
-            conv(shape, kind == "convf")?
+            conv(shape, kind == "convf", kind == "convp")?
         }
         ("mm", &[m, n, k]) => packed(m, n, k)?,
         ("conv8" | "conv16", &[n, c, h, w, o, k, s, p, g]) => {
@@ -189,7 +190,7 @@ fn values(len: usize) -> Buffer {
     Buffer { data, start, len }
 }
 
-fn conv(shape: ConvShape, first: bool) -> Result<(f64, f64), MicroError> {
+fn conv(shape: ConvShape, first: bool, fresh: bool) -> Result<(f64, f64), MicroError> {
     let out = shape.output()?;
     let layout =
         |c, size| if first { Strides5::contiguous(c, size) } else { Strides5::channels_last(c, size) };
@@ -207,9 +208,16 @@ fn conv(shape: ConvShape, first: bool) -> Result<(f64, f64), MicroError> {
     let (kh, kw) = (shape.kernel[1] as isize, shape.kernel[2] as isize);
     let per = (inner as isize, kh * kw);
     // SAFETY: the buffers are as large as the shape says.
-    let weights = unsafe { plan.pack_weights(w.as_ptr(), [per.0, per.1, kh * kw, kw, 1]) };
+    let strides = [per.0, per.1, kh * kw, kw, 1];
     // SAFETY: the buffers are as large as the shape says.
-    let seconds = time(|| unsafe { plan.run(x.as_ptr(), &weights, y.as_mut_ptr(), &Epilogue::default()) })?;
+    let weights = unsafe { plan.pack_constant(w.as_ptr(), strides) };
+    let seconds = time(|| {
+        // SAFETY: the buffers are as large as the shape says.
+        let packed = fresh.then(|| unsafe { plan.pack_weights(w.as_ptr(), strides) });
+        let weights = packed.as_ref().unwrap_or(&weights);
+        // SAFETY: the buffers are as large as the shape says.
+        unsafe { plan.run(x.as_ptr(), weights, y.as_mut_ptr(), &Epilogue::default()) }
+    })?;
     Ok(((2 * shape.batch * pixels * shape.out_channels * inner) as f64, seconds))
 }
 

@@ -61,9 +61,11 @@ const MATMUL: u64 = 2;
 const CONV: u64 = 3;
 /// Weights of a depthwise convolution.
 const DEPTHWISE: u64 = 4;
+/// Panels of the transformed weights of a convolution.
+const WINOGRAD: u64 = 5;
 
 /// The first of the kinds of weights of narrow numbers, by [`NarrowWeights::code`]; numbers as for a matrix.
-const NARROW: u64 = 5;
+const NARROW: u64 = 6;
 /// The first number that is no kind.
 const KINDS: u64 = NARROW + NarrowWeights::CODES;
 
@@ -190,7 +192,7 @@ pub(super) fn save(
         Some(Packed::Narrow(w)) => (NARROW + w.code(), w.shape(), w.as_bytes()),
         Some(Packed::Matmul(b)) => (MATMUL, b.shape(), b.as_bytes()),
         Some(Packed::Conv(w)) => match w.matrix() {
-            Some(b) => (CONV, b.shape(), b.as_bytes()),
+            Some(b) => (if w.is_winograd() { WINOGRAD } else { CONV }, b.shape(), b.as_bytes()),
             None => (DEPTHWISE, [0; 3], w.as_bytes()),
         },
     });
@@ -334,6 +336,7 @@ fn read(file: File, name: &str, program: &Program, slots: usize) -> Result<Loade
             EMPTY => None,
             MATMUL => Some(Packed::Matmul(matrix()?)),
             CONV => Some(Packed::Conv(ConvWeights::of_matrix(matrix()?))),
+            WINOGRAD => Some(Packed::Conv(ConvWeights::of_winograd(matrix()?))),
             DEPTHWISE => Some(Packed::Conv(ConvWeights::of_depthwise(buf()))),
             NARROW..KINDS => {
                 let weights = NarrowWeights::of_file(kind - NARROW, Isa::best(), shape, buf());

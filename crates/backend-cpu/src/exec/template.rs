@@ -314,13 +314,16 @@ impl ConvOp {
         Ok(plan)
     }
 
-    /// Packs the weight at the given sizes.
+    /// Packs the weight at the given sizes, once where it is constant, else for one call.
     pub(super) fn pack(&self, buffers: &Buffers, s: &Sizes) -> Result<ConvWeights, ExecError> {
         let strides = s.all(&self.weight.strides)?;
         let [d, h, w] = triple(&strides[2..], 0).map(|x| x as isize);
-        let ptr = self.weight.ptr(buffers, s)?;
+        let (ptr, plan) = (self.weight.ptr(buffers, s)?, self.plan(s)?);
+        let strides = [strides[0] as isize, strides[1] as isize, d, h, w];
         // SAFETY: the weight lies inside of its buffer, by the program's promise.
-        Ok(unsafe { self.plan(s)?.pack_weights(ptr, [strides[0] as isize, strides[1] as isize, d, h, w]) })
+        Ok(unsafe {
+            if self.packs { plan.pack_constant(ptr, strides) } else { plan.pack_weights(ptr, strides) }
+        })
     }
 
     pub(super) fn run(&self, call: &Call<'_>, packed: Option<&ConvWeights>) -> Result<(), ExecError> {

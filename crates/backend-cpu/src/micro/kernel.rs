@@ -14,6 +14,9 @@ use super::simd::{Portable, Simd};
 /// Most rows of a tile of any instruction set.
 pub(crate) const MAX_MR: usize = 14;
 
+/// Steps of k by which B is fetched ahead: with vectors of 16 lanes they are two pages, which the processor's own prefetchers do not cross.
+const AHEAD: usize = 64;
+
 /// The epilogue of a tile before its last store; every pointer is at the tile's first column (and row).
 #[derive(Clone, Copy)]
 pub(crate) struct Finish {
@@ -233,6 +236,9 @@ unsafe fn sum_taps<S: Simd, const MR: usize, const NV: usize, const PADDED: bool
             let mut k = 0;
             while k + 4 <= kc {
                 for u in 0..4 {
+                    for j in 0..NV {
+                        S::prefetch(b.wrapping_add((u + AHEAD) * 2 * S::LANES + j * S::LANES));
+                    }
                     step::<S, MR, NV>(&rows, k + u, b.add(u * 2 * S::LANES), &mut acc[u % U]);
                 }
                 b = b.add(8 * S::LANES);

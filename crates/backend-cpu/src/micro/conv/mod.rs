@@ -1,9 +1,10 @@
-//! Convolutions of 1 to 3 spatial dimensions as products with rows made of taps (`driver`) or, depthwise, in
-//! `depthwise`. The plan holds everything that depends on shapes and strides alone. Transposed convolutions are not here.
+//! Convolutions of 1 to 3 spatial dimensions as products with rows made of taps (`driver`), of transformed tiles
+//! (`winograd`) or, depthwise, in `depthwise`. The plan holds everything that depends on shapes and strides alone. Transposed convolutions are not here.
 
 mod input;
 mod plan;
 mod shape;
+mod winograd;
 
 use std::ops::Range;
 
@@ -91,6 +92,13 @@ impl ConvPlan {
                     let count = self.shape.batch * self.shape.groups / self.merge;
                     driver::run(count, &call.product(read, 0), &|i| call.product(read, i))
                 }
+                (Reads::Product(_), Weights::Winograd(w)) if self.winograd.is_some() => {
+                    // PROOF: the guard.
+                    if let Some(winograd) = &self.winograd {
+                        winograd::run(self, winograd, input, w, out, epilogue);
+                    }
+                    Ok(())
+                }
                 _ => Err(MicroError::Unsupported("weights packed by a plan of another kind")),
             }
         }
@@ -124,7 +132,7 @@ impl<'a> Call<'a> {
             COut::Scratch => COut::Scratch,
         };
         let b = match &self.weights.0 {
-            Weights::Packed(b) => b.panels(group),
+            Weights::Packed(b) | Weights::Winograd(b) => b.panels(group),
             Weights::Depthwise(w) => w.ptr(),
         };
         Product {

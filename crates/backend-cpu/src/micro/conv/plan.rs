@@ -2,14 +2,15 @@
 //! copied first. Computed once; `run` in the parent only follows it.
 
 use super::input::Copy;
+use super::winograd::{Winograd, weights_shape};
 use super::{ConvShape, Strides5};
 use crate::micro::depthwise::{Depthwise, taps_inside};
 use crate::micro::driver::part;
 use crate::micro::error::same;
 use crate::micro::kernel::{panel_width, tile_rows};
-use crate::micro::scratch::AlignedBuf;
-use crate::micro::transpose::Source;
-use crate::micro::{Isa, MicroError, PackedB};
+use crate::micro::scratch::{self, AlignedBuf};
+use crate::micro::transpose::{self, Source};
+use crate::micro::{Isa, MicroError, PackedB, team};
 
 /// With fewer input channels a run of k is too short; then a row of the kernel window is the run instead.
 const FEW_CHANNELS: usize = 8;
@@ -26,6 +27,8 @@ pub struct ConvPlan {
     pub(super) dense_rows: Option<usize>,
     pub(super) copy: Option<Copy>,
     pub(super) reads: Reads,
+    /// For transformed weights, where the convolution has them.
+    pub(super) winograd: Option<Winograd>,
     /// Groups that one product computes at once (see `merged`).
     pub(super) merge: usize,
     run: Run,
@@ -68,6 +71,19 @@ enum Run {
     None,
 }
 
+/// The address of a weight that several threads read.
+#[derive(Clone, Copy)]
+pub(super) struct Shared(pub(super) *const f32);
+
+// SAFETY: memory behind it is only read, under the promise of whoever packs the weight.
+unsafe impl Sync for Shared {}
+
+impl Shared {
+    pub(super) fn get(&self) -> *const f32 {
+        self.0
+    }
+}
+
 /// Weights packed for plans of one shape and instruction set.
 pub struct ConvWeights(pub(super) Weights);
 
@@ -75,6 +91,8 @@ pub(super) enum Weights {
     Packed(PackedB),
     /// `[taps, C]`
     Depthwise(AlignedBuf),
+    /// Transformed: one matrix for each product.
+    Winograd(PackedB),
 }
 
 impl ConvWeights {
@@ -86,17 +104,25 @@ impl ConvWeights {
     pub(crate) fn of_depthwise(weights: AlignedBuf) -> ConvWeights {
         ConvWeights(Weights::Depthwise(weights))
     }
+    /// Weights that were transformed.
+    pub(crate) fn of_winograd(matrices: PackedB) -> ConvWeights {
+        ConvWeights(Weights::Winograd(matrices))
+    }
     /// The panels; `None` for a depthwise convolution.
     pub(crate) fn matrix(&self) -> Option<&PackedB> {
         match &self.0 {
-            Weights::Packed(b) => Some(b),
+            Weights::Packed(b) | Weights::Winograd(b) => Some(b),
             Weights::Depthwise(_) => None,
         }
+    }
+    /// Whether they were transformed.
+    pub(crate) fn is_winograd(&self) -> bool {
+        matches!(self.0, Weights::Winograd(_))
     }
     /// The memory of all weights.
     pub(crate) fn as_bytes(&self) -> &[u8] {
         match &self.0 {
-            Weights::Packed(b) => b.as_bytes(),
+            Weights::Packed(b) | Weights::Winograd(b) => b.as_bytes(),
             Weights::Depthwise(w) => w.as_bytes(),
         }
     }
@@ -104,7 +130,7 @@ impl ConvWeights {
     /// Bytes held.
     pub fn bytes(&self) -> usize {
         match &self.0 {
-            Weights::Packed(b) => b.bytes(),
+            Weights::Packed(b) | Weights::Winograd(b) => b.bytes(),
             Weights::Depthwise(w) => w.len() * size_of::<f32>(),
         }
     }
@@ -143,7 +169,9 @@ impl ConvPlan {
             }
         };
         let dense_rows = dense.then_some(output.w.unsigned_abs());
-        Ok(ConvPlan { isa, shape, out, input, output, dense_rows, copy, reads, merge, run })
+        let padded = copy.as_ref().is_some_and(Copy::padded);
+        let winograd = if run == Run::Channels && !padded { Winograd::new(&shape, source) } else { None };
+        Ok(ConvPlan { isa, shape, out, input, output, dense_rows, copy, reads, winograd, merge, run })
     }
 
     /// Output pixels of one image: the rows of the epilogue.
@@ -185,6 +213,13 @@ impl ConvPlan {
         let merge = self.merge;
         let (k, n) = (shape.taps() * channels * merge, group_outputs * merge);
         let packed = PackedB::new(self.isa, shape.groups / merge, k, n);
+        let taps = shape.taps();
+        let dense = (0..taps).all(|t| position(t) == t as isize) && si == taps as isize;
+        if dense && taps > 1 && merge == 1 && self.run != Run::Row {
+            // SAFETY: the caller guarantees that the weight is readable.
+            unsafe { self.pack_dense(&packed, Shared(ptr), so) };
+            return ConvWeights(Weights::Packed(packed));
+        }
         for group in 0..shape.groups {
             let ptr = ptr.wrapping_offset((group * group_outputs) as isize * so);
             let (to, col) = (group / merge, group % merge * group_outputs);
@@ -208,17 +243,54 @@ impl ConvPlan {
         ConvWeights(Weights::Packed(packed))
     }
 
+    /// Packs a weight whose `[C / groups, KD, KH, KW]` is dense for each output: some channels of a panel's columns are transposed
+    /// at a time, and then their rows go to the places of their taps.
+    unsafe fn pack_dense(&self, packed: &PackedB, weight: Shared, so: isize) {
+        /// Channels at a time: with a window of 3×3 their values for a panel of 32 columns take 36 KiB.
+        const AT_ONCE: usize = 32;
+        let [groups, k, n] = packed.shape();
+        let (taps, channels, nr) =
+            (self.shape.taps(), self.shape.in_channels / groups, panel_width(self.isa));
+        let panels = n.div_ceil(nr);
+        team::par_for_work(groups * panels, groups * k * n, &|task| {
+            let (group, col) = (task / panels, task % panels * nr);
+            let cols = col..(col + nr).min(n);
+            scratch::with(AT_ONCE * taps * nr, |buf| {
+                for first in (0..channels).step_by(AT_ONCE) {
+                    let count = (channels - first).min(AT_ONCE);
+                    let at = (group * n + col) as isize * so + (first * taps) as isize;
+                    let src = Source { ptr: weight.get().wrapping_offset(at), row: 1, col: so };
+                    // SAFETY: the caller guarantees that the weight is readable; each task fills a panel of its own.
+                    unsafe {
+                        transpose::copy(src, count * taps, cols.len(), buf, nr);
+                        for t in 0..taps {
+                            let src =
+                                Source { ptr: buf.wrapping_add(t * nr), row: (taps * nr) as isize, col: 1 };
+                            let at = t * channels + first;
+                            packed.fill(group, at..at + count, cols.clone(), src);
+                        }
+                    }
+                }
+            });
+        });
+    }
+
     /// # Errors
     /// [`MicroError`] if the weights are not of this plan's sizes and instruction set.
     pub(super) fn check_weights(&self, weights: &ConvWeights) -> Result<(), MicroError> {
         let shape = &self.shape;
         match &weights.0 {
-            Weights::Packed(b) if b.isa() != self.isa => {
+            Weights::Packed(b) | Weights::Winograd(b) if b.isa() != self.isa => {
                 Err(MicroError::Unsupported("weights packed for another instruction set than the plan's"))
             }
             Weights::Packed(b) => {
                 let groups = shape.groups / self.merge;
                 b.check(shape.taps() * shape.in_channels / groups, shape.out_channels / groups)
+            }
+            Weights::Winograd(b) => {
+                let [panels, k, n] = weights_shape(shape, self.isa);
+                same("transformed weights, panels", panels, b.shape()[0])?;
+                b.check(k, n)
             }
             Weights::Depthwise(w) => {
                 same("depthwise weight, values", shape.taps() * shape.in_channels, w.len())

@@ -140,11 +140,11 @@ fn hook<'a>(f: &'a (dyn Fn(&EpilogueBlock) + Sync)) -> Option<Hook<'a>> {
 
 #[track_caller]
 fn assert_close(got: f32, want: &Sum, what: &str) {
+    assert_within(got, want, want.bound(), what);
+}
+
+#[track_caller]
+fn assert_within(got: f32, want: &Sum, bound: f64, what: &str) {
     let error = (f64::from(got) - want.value).abs();
-    assert!(
-        error <= want.bound(),
-        "{what}: got {got}, want {}, error {error:.2e} > {:.2e}",
-        want.value,
-        want.bound()
-    );
+    assert!(error <= bound, "{what}: got {got}, want {}, error {error:.2e} > {bound:.2e}", want.value);
 }
