@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use kernel_ir::{IR_MAJOR, IR_MINOR, Program};
 use plugin_sdk::{
-    Backend, CollectiveEngine, CompileRequest, Constants, DType, Description, DeviceId, DeviceInfo, Executable, Groups, Host,
-    IrVersion, Listing, OptionKind, OptionSpec, Options, OwnedTensor, PluginError, Signature, Stream,
-    TensorView,
+    Backend, CollectiveEngine, CompileRequest, Constants, DType, Description, DeviceId, DeviceInfo,
+    Executable, Groups, Host, IrVersion, Listing, OptionKind, OptionSpec, Options, OwnedTensor, PluginError,
+    Signature, Stream, TensorView,
 };
 
 use crate::{Compiled, DeviceMemory, Driver, GpuError, Mode, Settings};
@@ -242,6 +242,7 @@ impl<D: Platform> Backend for GpuBackend<D> {
     fn compile(&self, request: &CompileRequest<'_>) -> Result<Box<dyn Executable>, PluginError> {
         let program = request.kernels()?;
         // There are no kernels for products of 8-bit integers.
+        let program = program.with_dequantized_weights().unwrap_or(program);
         let program = program.with_float_products().unwrap_or(program);
         let settings = settings(request)?;
         let ordinal = request.device.device_id;

@@ -127,10 +127,11 @@ impl<D: Driver> Compiled<D> {
         let target = settings.target(driver.target());
         crate::adapt(&mut program, &target);
         let groups = Arc::new(SharedGroups::default());
-        let library = |step: &kernel_ir::Step| match exchange::candidate(memory.driver(), &groups, &program, step) {
-            Some(exchange) => vec![exchange],
-            None => driver.library(&program, step, &target),
-        };
+        let library =
+            |step: &kernel_ir::Step| match exchange::candidate(memory.driver(), &groups, &program, step) {
+                Some(exchange) => vec![exchange],
+                None => driver.library(&program, step, &target),
+            };
         let mut planner = Planner::new(&program, &target, &library, settings.mode);
         // The first allocation on a device takes as long as planning many steps, so both run concurrently.
         let blocks = || Ok::<_, GpuError>((memory.block(256)?, tickets(memory)?));

@@ -119,7 +119,9 @@ impl From<RunError> for GpuError {
 impl From<GpuError> for PluginError {
     fn from(e: GpuError) -> PluginError {
         let kind = match &e {
-            GpuError::Missing { .. } | GpuError::Exchange(ExchangeError::Engine { .. }) => ErrorKind::Unavailable,
+            GpuError::Missing { .. } | GpuError::Exchange(ExchangeError::Engine { .. }) => {
+                ErrorKind::Unavailable
+            }
             GpuError::Unsupported { .. } => ErrorKind::Unsupported,
             GpuError::OutOfMemory { .. } => ErrorKind::OutOfMemory,
             GpuError::Compile { .. } | GpuError::Driver { .. } | GpuError::Lost { .. } => ErrorKind::Internal,

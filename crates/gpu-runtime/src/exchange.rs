@@ -136,7 +136,9 @@ impl<D: Driver> ExchangeCall<D> {
         if !dense && !sizes.contains(&0) {
             return Err(GpuError::Unsupported {
                 kernel: self.name.clone(),
-                reason: format!("exchanges memory with gaps or in another order, strides {strides:?} of sizes {sizes:?}; make the tensor contiguous before"),
+                reason: format!(
+                    "exchanges memory with gaps or in another order, strides {strides:?} of sizes {sizes:?}; make the tensor contiguous before"
+                ),
             });
         }
         let at = (work.size)(&operand.offset)?.max(0) as u64 * self.dtype.size() as u64;

@@ -7,8 +7,9 @@ use ir_core::{DType, SymExpr};
 use kernel_ir::runtime::Sizes;
 use kernel_ir::{Conv, Matmul, Operand, Program, is_integer_product};
 
+use super::packs::Packed;
 use super::template::{Finish, View, conv_shape, flattens, is_constant, strides5, trailing_units};
-use super::{Buffers, Call, ExecError, Packed};
+use super::{Buffers, Call, ExecError};
 use crate::micro::narrow::{self, Narrow, NarrowConv, NarrowMatmul, NarrowWeights};
 use crate::micro::{BatchDim, Hook, Isa, MicroError};
 

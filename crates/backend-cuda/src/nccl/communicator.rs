@@ -99,7 +99,9 @@ impl Shared {
                         break std::mem::replace(&mut *raw.into_inner(), Raw(std::ptr::null_mut()));
                     }
                     // Kernels that wait for a rank that is gone are ended by the abort; so is a call that does.
-                    Err(TryLockError::WouldBlock) if Instant::now() >= give_up => break Raw(std::ptr::null_mut()),
+                    Err(TryLockError::WouldBlock) if Instant::now() >= give_up => {
+                        break Raw(std::ptr::null_mut());
+                    }
                     Err(TryLockError::WouldBlock) => std::thread::sleep(PAUSE),
                 }
             };
@@ -365,7 +367,12 @@ const BYTES: c_int = 1;
 impl Call<'_> {
     /// # Safety
     /// As for [`Rank::put`]; the communicator lives.
-    unsafe fn run(&self, e: &BlockExchange<'_>, send: *const c_void, receive: *mut c_void) -> Result<(), PluginError> {
+    unsafe fn run(
+        &self,
+        e: &BlockExchange<'_>,
+        send: *const c_void,
+        receive: *mut c_void,
+    ) -> Result<(), PluginError> {
         let Call { api, comm, stream, .. } = *self;
         let bytes = e.count * e.dtype.size();
         let combined = || number(e);
@@ -378,14 +385,18 @@ impl Call<'_> {
                 }
                 CollectiveOp::ReduceScatter(_) => {
                     let (dtype, count, how) = combined()?;
-                    ("ncclReduceScatter", (api.reduce_scatter)(send, receive, count, dtype, how, comm, stream))
+                    (
+                        "ncclReduceScatter",
+                        (api.reduce_scatter)(send, receive, count, dtype, how, comm, stream),
+                    )
                 }
                 CollectiveOp::AllGather => {
                     ("ncclAllGather", (api.all_gather)(send, receive, bytes, BYTES, comm, stream))
                 }
-                CollectiveOp::Broadcast { root } => {
-                    ("ncclBroadcast", (api.broadcast)(send, receive, bytes, BYTES, root as c_int, comm, stream))
-                }
+                CollectiveOp::Broadcast { root } => (
+                    "ncclBroadcast",
+                    (api.broadcast)(send, receive, bytes, BYTES, root as c_int, comm, stream),
+                ),
                 CollectiveOp::AllToAll => {
                     let all: Vec<_> = (0..self.size).map(|n| (n, n * bytes)).collect();
                     return self.several(bytes, send, receive, &all, &all);
@@ -510,7 +521,9 @@ mod tests {
         assert_eq!(of(DType::BF16, Combine::Sum).ok(), Some((9, 3, 0)));
         assert_eq!(of(DType::C64, Combine::Mean).ok(), Some((7, 6, 4)), "the parts of complex numbers");
         assert_eq!(of(DType::Bool, Combine::Max).ok(), Some((1, 3, 2)));
-        for (dtype, how) in [(DType::Bool, Combine::Sum), (DType::C64, Combine::Prod), (DType::I16, Combine::Sum)] {
+        for (dtype, how) in
+            [(DType::Bool, Combine::Sum), (DType::C64, Combine::Prod), (DType::I16, Combine::Sum)]
+        {
             let refused = of(dtype, how).expect_err("NCCL has no such combination").to_string();
             assert!(refused.contains("`sum`: NCCL does not combine"), "{refused}");
         }

@@ -106,7 +106,9 @@ impl Args {
 pub(crate) fn run(args: &Args, global: &Global, out: &mut dyn Write) -> Result<()> {
     let mut failed = Vec::new();
     // Of ranks that are processes the first one prints.
-    if !args.json && ferroflux::mesh::Place::from_environment().is_none_or(|p| p.rank == 0 || args.mesh.mesh.is_none()) {
+    if !args.json
+        && ferroflux::mesh::Place::from_environment().is_none_or(|p| p.rank == 0 || args.mesh.mesh.is_none())
+    {
         let titles =
             ["model", "median ms", "min ms", "runs", "first call s", "compile s", "peak MB", "device MB"];
         let [model, rest @ ..] = titles;

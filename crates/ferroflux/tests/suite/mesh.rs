@@ -118,8 +118,7 @@ fn forward_on_meshes(name: &str) {
     let expected = program.compile(&alone()).unwrap().call(&given).unwrap();
     for mesh in MESHES {
         let all = on_mesh(mesh, &format!("forward {name}"), |member| {
-            let model =
-                program.compile(&as_rank(member)).unwrap_or_else(|e| panic!("{name} {mesh}: {e}"));
+            let model = program.compile(&as_rank(member)).unwrap_or_else(|e| panic!("{name} {mesh}: {e}"));
             let first = model.call(&given).unwrap_or_else(|e| panic!("{name} {mesh}: {e}"));
             let again = model.call(&given).unwrap();
             assert_eq!(first[0].iter_f64().next(), again[0].iter_f64().next(), "a call twice is the same");

@@ -8,7 +8,7 @@ use crate::micro::narrow::{Narrow, NarrowConv, NarrowMatmul, NarrowWeights, matm
 use crate::micro::{BatchDim, ConvShape, EpilogueBlock, Hook, Isa, Strides5};
 
 /// A number that depends on its place.
-fn at(i: usize, salt: usize) -> u8 {
+pub(super) fn at(i: usize, salt: usize) -> u8 {
     (i.wrapping_mul(2_654_435_761).wrapping_add(salt * 977) >> 7) as u8
 }
 
@@ -22,16 +22,16 @@ fn number(numbers: Narrow, byte: u8) -> i64 {
 }
 
 /// Collects blocks of 32-bit sums in `[batch, rows, columns]`; each element exactly once.
-struct Results {
+pub(super) struct Results {
     sizes: [usize; 3],
     sums: Mutex<Vec<Option<u32>>>,
 }
 
 impl Results {
-    fn new(sizes: [usize; 3]) -> Results {
+    pub(super) fn new(sizes: [usize; 3]) -> Results {
         Results { sizes, sums: Mutex::new(vec![None; sizes.iter().product()]) }
     }
-    fn store(&self, block: &EpilogueBlock) {
+    pub(super) fn store(&self, block: &EpilogueBlock) {
         let mut sums = self.sums.lock().unwrap();
         for row in block.row0..block.row1 {
             for col in block.col0..block.col1 {
@@ -43,13 +43,13 @@ impl Results {
             }
         }
     }
-    fn all(self) -> Vec<u32> {
+    pub(super) fn all(self) -> Vec<u32> {
         let sums = self.sums.into_inner().unwrap();
         sums.into_iter().enumerate().map(|(i, s)| s.unwrap_or_else(|| panic!("{i} is missing"))).collect()
     }
 }
 
-fn isas() -> impl Iterator<Item = Isa> {
+pub(super) fn isas() -> impl Iterator<Item = Isa> {
     Isa::ALL.into_iter().filter(|isa| isa.detected())
 }
 
