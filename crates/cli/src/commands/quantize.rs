@@ -7,12 +7,12 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use ferroflux::cache::Cache;
 use ferroflux::quantize::{LayerReport, Observation, Quantized, Scheme, Settings};
-use ferroflux::{Input, InputInfo, Tensor, Value};
+use ferroflux::{Input, InputInfo, Options, Tensor, Value};
 use serde_json::json;
 
 use crate::inputs::{self, SetArgs};
 use crate::model::{self, Model};
-use crate::options::{BackendArgs, Global, WeightArgs};
+use crate::options::{Global, WeightArgs};
 use crate::progress::Progress;
 use crate::report::{advised, usage};
 use crate::{files, show};
@@ -54,8 +54,9 @@ pub(crate) struct Args {
     min_model_db: Option<f64>,
     #[command(flatten)]
     weights: WeightArgs,
-    #[command(flatten)]
-    backend: BackendArgs,
+    /// Backend that runs the calibration, by name (see `ferroflux backends`).
+    #[arg(long, default_value = "cpu")]
+    backend: String,
     /// Prints one JSON object instead of text.
     #[arg(long)]
     json: bool,
@@ -125,7 +126,10 @@ pub(crate) fn run(args: &Args, global: &Global, out: &mut dyn Write) -> Result<(
     model.fill(&args.weights, None)?;
     let samples = args.samples(&model)?;
     // What is compiled for measuring is of no use later.
-    let options = args.backend.options(global).cache(Cache::Off);
+    let mut options = Options::new().backend(&args.backend).cache(Cache::Off);
+    if let Some(threads) = global.threads {
+        options = options.threads(threads.get());
+    }
     let quantized = {
         let _progress = Progress::start(format!("{}: quantizing", model.name));
         let failed = || format!("cannot quantize `{}`", model.name);

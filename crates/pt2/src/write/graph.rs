@@ -220,6 +220,12 @@ impl<'a> Writer<'a> {
             let stack = format!("L__self__,,torch.nn.Module;{key},{module},torch.nn.Module");
             metadata.insert("nn_module_stack".into(), stack.into());
         }
+        if !origin.function.is_empty() {
+            metadata.insert("torch_fn".into(), format!("{};", origin.function).into());
+        }
+        if let Some(source) = &origin.source {
+            metadata.insert("stack_trace".into(), trace(source).into());
+        }
         metadata.into()
     }
 
@@ -271,4 +277,12 @@ impl<'a> Writer<'a> {
             "is_single_tensor_return": false,
         })
     }
+}
+
+/// A Python stack trace of one frame, from `model.py:12 in forward, x = self.conv(x)`.
+fn trace(source: &str) -> String {
+    let (head, code) = source.split_once(", ").unwrap_or((source, ""));
+    let (place, function) = head.split_once(" in ").unwrap_or((head, ""));
+    let (file, line) = place.rsplit_once(':').unwrap_or((place, "0"));
+    format!("  File \"{file}\", line {line}, in {function}\n    {code}")
 }

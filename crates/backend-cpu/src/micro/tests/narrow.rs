@@ -254,3 +254,56 @@ fn integer_convolutions_are_exact() {
         }
     }
 }
+
+#[test]
+fn depthwise_windows_of_bf16_are_summed_in_single_precision() {
+    let plain = |c, size, kernel| ConvShape { groups: c, ..ConvShape::conv2d(2, c, size, c, kernel) };
+    let padded = |s: ConvShape, stride| ConvShape {
+        stride: [1, stride, stride],
+        pad_lo: [0, 1, 1],
+        pad_hi: [0, 1, 2],
+        ..s
+    };
+    let shapes = [
+        padded(plain(24, [9, 19], [3, 3]), 1),
+        padded(plain(32, [9, 9], [3, 3]), 2),
+        ConvShape { dilation: [1, 2, 1], ..plain(16, [11, 8], [3, 2]) },
+        padded(plain(7, [17, 9], [5, 5]), 1),
+    ];
+    for isa in isas().filter(|isa| Narrow::Bf16.is_fast(*isa)) {
+        for shape in shapes {
+            let ([_, h, w], c, [_, kh, kw]) = (shape.input, shape.in_channels, shape.kernel);
+            let float = |i: usize, salt: usize| bf16::from_f32((f32::from(at(i, salt)) - 128.0) / 64.0);
+            let input: Vec<bf16> = (0..2 * c * h * w).map(|i| float(i, 3)).collect();
+            let weight: Vec<bf16> = (0..c * kh * kw).map(|i| float(i, 4)).collect();
+            let plan =
+                NarrowConv::new((isa, Narrow::Bf16), shape, Strides5::channels_last(c, shape.input), 0)
+                    .unwrap();
+            let strides = [kh * kw, kh * kw, kh * kw, kw, 1].map(|s| s as isize);
+            // SAFETY: the weight is dense.
+            let packed = unsafe { plan.pack(weight.as_ptr().cast(), strides) }.unwrap();
+            let [_, oh, ow] = shape.output().unwrap();
+            let results = Results::new([2, oh * ow, c]);
+            let store = |block: &EpilogueBlock| results.store(block);
+            // SAFETY: the input is dense.
+            unsafe { plan.run(input.as_ptr().cast(), &packed, Hook::Closure(&store)) }.unwrap();
+            for (i, sum) in results.all().into_iter().enumerate() {
+                let (image, pixel, channel) = (i / (oh * ow * c), i / c % (oh * ow), i % c);
+                let (mut wanted, mut size) = (0.0, 0.0f64);
+                for t in 0..kh * kw {
+                    let y = (pixel / ow * shape.stride[1] + t / kw * shape.dilation[1])
+                        .wrapping_sub(shape.pad_lo[1]);
+                    let x = (pixel % ow * shape.stride[2] + t % kw * shape.dilation[2])
+                        .wrapping_sub(shape.pad_lo[2]);
+                    if y < h && x < w {
+                        let term = input[((image * h + y) * w + x) * c + channel].to_f64()
+                            * weight[channel * kh * kw + t].to_f64();
+                        (wanted, size) = (wanted + term, size + term.abs());
+                    }
+                }
+                let got = f64::from(f32::from_bits(sum));
+                assert!((got - wanted).abs() <= 1e-6 * size, "{shape:?}: {got} {wanted} at {i}");
+            }
+        }
+    }
+}
