@@ -18,3 +18,16 @@ graph "g" {
 }
 
 # expected:
+# fx 1.0
+#
+# graph "g" {
+#   %w: i8[3, 8] = parameter "w"
+#   %t: f32[6, 1] = parameter "t"
+#   %x: f32[2, 8] = input "x"
+#
+#   %y: f32[3, 2] = prims.reshape(%t, [3, 2])
+#   %y_1: f32[2, 3] = prims.permute(%y, [1, 0])
+#   %y_2: i8[8, 3] = prims.permute(%w, [1, 0])
+#   %y_3: f32[2, 3] = prims.dequantized_matmul(%x, %y_2, %y_1, none)
+#   return %y_3
+# }

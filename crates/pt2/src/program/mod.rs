@@ -21,6 +21,7 @@ use tracing::debug;
 
 pub(crate) use self::args::{STRIDED, dtype};
 use self::build::Builder;
+pub(crate) use self::build::is_symbolic;
 pub(crate) use self::complete::default;
 use self::inline::Mode;
 use self::scope::Scope;

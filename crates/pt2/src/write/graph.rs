@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use super::args;
 use crate::error::Result;
 use crate::json_path::JsonPath;
-use crate::program::{UserInput, default};
+use crate::program::{UserInput, default, is_symbolic};
 
 /// The state of writing a graph.
 pub(super) struct Writer<'a> {
@@ -156,6 +156,12 @@ impl<'a> Writer<'a> {
     ) -> Result<()> {
         let schema = prims::schema_of(target).filter(|_| !target.starts_with("prims."));
         let Some(schema) = schema else {
+            if is_symbolic(target) {
+                let what = format!(
+                    "`{target}` of a size that is no whole number, or of a number that the program computes"
+                );
+                return Err(at.unsupported(what, "write the model without arithmetic on such numbers"));
+            }
             let what =
                 format!("the operator `{target}`, which PyTorch does not have or whose schema is not known");
             return Err(at.unsupported(what, "write the graph as it was captured or functionalized"));
