@@ -1,5 +1,6 @@
 //! Weights as integers with symmetric factors.
 
+use ir_core::DType;
 use tensor::{Tensor, TensorError};
 
 /// The integers of a weight, and what shares a factor.
@@ -35,8 +36,14 @@ pub struct QuantizedWeight {
     pub integers: Tensor,
     /// `f32`: `[channels]`, or `[rows, groups]`.
     pub scales: Tensor,
-    /// The weight that they stand for, in `f64`.
-    pub values: Tensor,
+    share: Share,
+}
+
+/// Which elements, counted in rows, share a factor: runs of `length` neighbours, and after `count` runs the first factor again.
+#[derive(Clone, Copy, Debug)]
+struct Share {
+    length: usize,
+    count: usize,
 }
 
 impl QuantizedWeight {
@@ -46,39 +53,54 @@ impl QuantizedWeight {
     /// There is no memory for the results.
     pub fn of(weight: &Tensor, axis: usize, form: WeightForm) -> Result<QuantizedWeight, TensorError> {
         let sizes = weight.sizes();
-        let inner: usize = sizes[axis + 1..].iter().product();
-        let (count, part) = match form {
-            WeightForm::PerChannel => (sizes[axis], 0),
-            WeightForm::Groups(length) => (weight.numel() / length.max(1), length.max(1)),
+        let share = match form {
+            WeightForm::PerChannel => {
+                Share { length: sizes[axis + 1..].iter().product::<usize>().max(1), count: sizes[axis] }
+            }
+            WeightForm::Groups(length) => {
+                Share { length: length.max(1), count: weight.numel() / length.max(1) }
+            }
         };
-        let shared = |i: usize| match form {
-            WeightForm::PerChannel => i / inner.max(1) % count.max(1),
-            WeightForm::Groups(_) => i / part,
-        };
-        let mut largest = vec![0.0f64; count];
-        for (i, x) in weight.iter_f64().enumerate().filter(|(_, x)| x.is_finite()) {
-            largest[shared(i)] = largest[shared(i)].max(x.abs());
+        let values: Vec<f32> = weight.to_dtype(DType::F32)?.to_vec()?;
+        let run = |n: usize| n % share.count.max(1);
+        let mut largest = vec![0.0f32; share.count];
+        for (n, part) in values.chunks(share.length).enumerate() {
+            let of_part = part.iter().filter(|x| x.is_finite()).fold(0.0f32, |m, x| m.max(x.abs()));
+            largest[run(n)] = largest[run(n)].max(of_part);
         }
         let (low, high) = form.range();
         // All integers of the range are used: that of four bits has one more below 0.
-        let scale = |x: &f64| ((x / ((high - low) as f64 / 2.0)) as f32).max(f32::MIN_POSITIVE);
-        let scales: Vec<f32> = largest.iter().map(scale).collect();
-        let integer = |(i, x): (usize, f64)| {
-            let n = (x / f64::from(scales[shared(i)])).round_ties_even();
-            n.clamp(low as f64, high as f64) as i8
-        };
-        let integers: Vec<i8> = weight.iter_f64().enumerate().map(integer).collect();
-        let value = |(i, n): (usize, &i8)| f64::from(*n) * f64::from(scales[shared(i)]);
-        let values: Vec<f64> = integers.iter().enumerate().map(value).collect();
+        let half = (high - low) as f32 / 2.0;
+        let scales: Vec<f32> = largest.iter().map(|x| (x / half).max(f32::MIN_POSITIVE)).collect();
+        let mut integers: Vec<i8> = Vec::with_capacity(values.len());
+        for (n, part) in values.chunks(share.length).enumerate() {
+            let scale = scales[run(n)];
+            let integer = |x: &f32| (x / scale).round_ties_even().clamp(low as f32, high as f32) as i8;
+            integers.extend(part.iter().map(integer));
+        }
         let of_scales = match form {
-            WeightForm::PerChannel => vec![count],
-            WeightForm::Groups(_) => vec![sizes[0], count / sizes[0].max(1)],
+            WeightForm::PerChannel => vec![share.count],
+            WeightForm::Groups(_) => vec![sizes[0], share.count / sizes[0].max(1)],
         };
         Ok(QuantizedWeight {
-            values: Tensor::from_vec(values, sizes)?,
             integers: Tensor::from_vec(integers, sizes)?,
             scales: Tensor::from_vec(scales, &of_scales)?,
+            share,
         })
+    }
+
+    /// The weight that the integers stand for, in `f64`.
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub fn values(&self) -> Result<Tensor, TensorError> {
+        let (integers, scales): (Vec<i8>, Vec<f32>) = (self.integers.to_vec()?, self.scales.to_vec()?);
+        let mut values = Vec::with_capacity(integers.len());
+        for (n, part) in integers.chunks(self.share.length).enumerate() {
+            let scale = f64::from(scales[n % scales.len().max(1)]);
+            values.extend(part.iter().map(|x| f64::from(*x) * scale));
+        }
+        Tensor::from_vec(values, self.integers.sizes())
     }
 }
 
@@ -97,7 +119,7 @@ mod tests {
         assert_eq!(q.integers.to_vec::<i8>().unwrap(), [127, -127, 5, 0, 1, 127]);
         let q = QuantizedWeight::of(&weight, 0, WeightForm::Groups(3)).unwrap();
         assert_eq!(q.scales.sizes(), [2, 1]);
-        for (value, x) in q.values.iter_f64().zip(weight.iter_f64()) {
+        for (value, x) in q.values().unwrap().iter_f64().zip(weight.iter_f64()) {
             assert!((value - x).abs() <= 12.7 / 15.0 + 1e-6, "{value} {x}");
         }
     }

@@ -79,7 +79,9 @@ impl Quantized {
     }
 
     fn value(&self, weight: Scalar, [k, n]: [i64; 2], memory: &Memory) -> Result<Scalar, PluginError> {
-        let at = |view: &View| Ok(memory.at(view.buf, view.place(&[k / self.length, n]))?.as_f64());
+        let at = |view: &View| -> Result<f64, PluginError> {
+            Ok(memory.at(view.buf, view.place(&[k / self.length, n]))?.as_f64())
+        };
         let zero = self.zero.as_ref().map_or(Ok(0.0), at)?;
         Ok(Scalar::Float((weight.as_f64() - zero) * at(&self.factor)?))
     }

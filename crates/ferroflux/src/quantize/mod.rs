@@ -248,13 +248,14 @@ impl Run<'_> {
             Scheme::Static => seen.and_then(|(observer, _)| observer.affine()),
             _ => None,
         };
+        let values = quantized.values()?;
         let decibels = match seen.and_then(|(_, first)| first.first()) {
             Some(input) => {
                 let double = Double { program: self.program, options: self.options };
                 let inputs = self.samples.first().map_or(&[][..], Vec::as_slice);
-                double.layer(&layer, inputs, input, affine.as_ref(), &quantized.values)?
+                double.layer(&layer, inputs, input, affine.as_ref(), &values)?
             }
-            None => Noise::between(weight, &quantized.values).decibels(),
+            None => Noise::between(weight, &values).decibels(),
         };
         let bytes =
             [weight.nbytes(), quantized.integers.numel() * form.bits() / 8 + quantized.scales.nbytes()];
