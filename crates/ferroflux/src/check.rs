@@ -304,12 +304,13 @@ impl Signature {
     }
 }
 
-/// Whether dtype and rank are right. A complex tensor may be on a device as a real one with a last dimension of 2.
+/// Whether dtype and rank are right. A tensor may already have the form that kernels take, as one on a device has: a complex one
+/// is real with a last dimension of 2.
 fn fits<T: CallTensor>(dtype: DType, rank: usize, given: &T) -> bool {
     let (own, sizes) = (given.dtype(), given.sizes());
     let pairs =
         || dtype.is_complex() && own == dtype.to_real() && sizes.len() == rank + 1 && sizes[rank] == 2;
-    own == dtype && sizes.len() == rank || pairs()
+    (own == dtype || own == dtype.carrier()) && sizes.len() == rank || pairs()
 }
 
 /// The origin of a guard, for messages.

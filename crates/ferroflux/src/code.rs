@@ -10,8 +10,8 @@ use plugin_host::{
 use tensor::{DeviceTensor, Tensor};
 use tracing::info_span;
 
+use crate::boundary::{self, Boundary};
 use crate::cache::{Caller, Form, Lookup, Stage, get_or_compile};
-use crate::complex_boundary::ComplexBoundary;
 use crate::graph_plugin;
 use crate::mesh::{Member, MeshOptions};
 use crate::pipeline::{self, Cx, KernelOptions, Kernels, StageId};
@@ -37,11 +37,11 @@ pub(crate) struct Code {
     backend: LoadedBackend,
     /// Position of the seed among its inputs.
     seed_place: Option<usize>,
-    /// Which results are complex.
-    boundary: ComplexBoundary,
+    /// The dtypes of results for the caller.
+    boundary: Boundary,
     /// For each result of the graph whether the call stores it in the input that it is the new value of.
     in_place: Vec<bool>,
-    /// Whether the code supports only real numbers.
+    /// Whether the code has the numbers of kernels alone.
     real: bool,
     /// The rank whose turn it is, of code that exchanges data.
     member: Option<Member>,
@@ -109,12 +109,12 @@ pub(crate) fn compiled_or_refused(
     Err(Error::Refused { backend: backend.name().into(), refused: lines(&refused) })
 }
 
-/// A graph before the lowering, and which of its results are complex for its caller.
+/// A graph before the lowering, and the dtypes of its results for its caller.
 pub(crate) struct Optimized {
     /// The result of the last stage.
     pub(crate) graph: Graph,
-    /// For each result that is a value whether it was complex.
-    pub(crate) complex: Vec<bool>,
+    /// For each result that is a value its dtype for the caller, where kernels have another.
+    pub(crate) shown: Vec<Option<DType>>,
 }
 
 impl Optimized {
@@ -123,8 +123,8 @@ impl Optimized {
     /// # Errors
     /// The errors of the stages.
     pub(crate) fn of_prims(prims: Graph, cx: &Cx<'_>) -> Result<Optimized, Error> {
-        let complex = ComplexBoundary::of(&prims).all().to_vec();
-        Ok(Optimized { graph: pipeline::run(prims, StageId::Real..=StageId::Optimized, cx)?, complex })
+        let shown = Boundary::of(&prims).all().to_vec();
+        Ok(Optimized { graph: pipeline::run(prims, StageId::Real..=StageId::Optimized, cx)?, shown })
     }
 
     /// Lowers it and compiles it on a backend; new values of state are written in place where that is wanted and the
@@ -170,7 +170,7 @@ impl Code {
     pub(crate) fn unbound(form: &Form, code: LoadedExecutable, backend: &LoadedBackend) -> Code {
         let Kernels { program: kernels, in_place } = &form.kernels;
         let (seed_place, backend, in_place) = (seed_place(kernels), backend.clone(), in_place.clone());
-        let boundary = ComplexBoundary::known(form.complex.clone());
+        let boundary = Boundary::known(form.shown.clone());
         Code { code, backend, seed_place, boundary, in_place, real: true, member: None }
     }
 
@@ -215,7 +215,7 @@ impl Code {
             let wanted = KernelOptions::of_optimized(&optimized.graph);
             let (kernels, executable) =
                 optimized.compile(&backend, options, &wanted, (lookup.as_ref(), &cx))?;
-            Ok((Form { kernels, complex: optimized.complex, caller: Caller::Graph }, executable))
+            Ok((Form { kernels, shown: optimized.shown, caller: Caller::Graph }, executable))
         })?;
         let code = Code::bound(&form, executable, &backend, weight)?;
         if !from_cache {
@@ -247,19 +247,18 @@ impl Code {
 
     /// Output `n` in the form that the program's caller knows.
     pub(crate) fn to_host(&self, n: usize, value: Value) -> Result<Tensor, Error> {
-        let tensor = self.code.to_host(value)?;
-        Ok(if self.boundary.is_complex(n) { tensor.view_as_complex()? } else { tensor })
+        self.boundary.outer(n, self.code.to_host(value)?)
     }
 
-    /// Output in host memory, in the form that the code computes: complex ones are real.
+    /// Output in host memory, in the form that the code computes.
     pub(crate) fn host_form(&self, value: Value) -> Result<Tensor, Error> {
         let tensor = self.code.to_host(value)?;
         self.form(&tensor)
     }
 
-    /// Converts a tensor to the form that the code takes: complex ones to real ones, if it supports only real numbers.
+    /// Converts a tensor to the form that the code takes: one of numbers that kernels have, if it is made of kernels.
     pub(crate) fn form(&self, tensor: &Tensor) -> Result<Tensor, Error> {
-        Ok(if self.real { tensor.view_as_real()? } else { tensor.clone() })
+        if self.real { boundary::inner(tensor) } else { Ok(tensor.clone()) }
     }
 
     /// Converts a tensor of the caller's state to the form that the code keeps: on the backend's device if tensors may stay
@@ -285,24 +284,19 @@ impl Code {
     /// # Errors
     /// An error of the device.
     pub(crate) fn fetch(&self, value: &Value, dtype: DType) -> Result<Tensor, Error> {
-        let tensor = self.code.to_host(value.clone())?;
-        Ok(if dtype.is_complex() && !tensor.dtype().is_complex() {
-            tensor.view_as_complex()?
-        } else {
-            tensor
-        })
+        boundary::outer(self.code.to_host(value.clone())?, dtype)
     }
 
-    /// For a graph that the plugin took whole. `split` tells which results were complex, where complex numbers were split.
+    /// For a graph that the plugin took whole. `split` has the dtypes of results, where it was taken to the numbers that kernels have.
     pub(crate) fn of_graph(
         code: LoadedExecutable,
         backend: &LoadedBackend,
         seed_place: Option<usize>,
-        split: Option<ComplexBoundary>,
+        split: Option<Boundary>,
         outputs: usize,
     ) -> Code {
         let (backend, in_place, real) = (backend.clone(), vec![false; outputs], split.is_some());
-        let boundary = split.unwrap_or_else(|| ComplexBoundary::known(Vec::new()));
+        let boundary = split.unwrap_or_else(|| Boundary::known(Vec::new()));
         Code { code, backend, seed_place, boundary, in_place, real, member: None }
     }
 
@@ -348,7 +342,9 @@ impl Code {
         let mut reads: Vec<Option<Value>> = Vec::with_capacity(inputs.len() + 1);
         for input in inputs.iter_mut() {
             reads.push(match input {
-                Arg::Read(v) if self.real && v.dtype().is_complex() => Some(ComplexBoundary::real_value(v)?),
+                Arg::Read(v) if self.real && boundary::is_foreign(v.dtype()) => {
+                    Some(Boundary::inner_value(v)?)
+                }
                 Arg::Read(_) => None,
                 // The caller may still hold the tensor, which must keep its values.
                 Arg::Write(Value::Host(t)) if self.in_place.contains(&true) => {
@@ -406,7 +402,7 @@ fn on_device(backend: &LoadedBackend, tensor: &Tensor) -> Result<Option<Value>, 
     Ok(Some(Value::Device(turned)))
 }
 
-/// Converts a constant to the form that a plugin takes: a complex one to a real one, one of the device to the strides of
+/// Converts a constant to the form that a plugin takes: to numbers that kernels have, one of the device to the strides of
 /// the program (the plugin converts host tensors itself).
 fn bound_form(value: Value, buffer: &kernel_ir::Buffer, backend: &LoadedBackend) -> Result<Value, Error> {
     let tensor = match value {
@@ -420,5 +416,5 @@ fn bound_form(value: Value, buffer: &kernel_ir::Buffer, backend: &LoadedBackend)
         }
         Value::Host(tensor) => tensor,
     };
-    Ok(tensor.view_as_real().unwrap_or(tensor).into())
+    Ok(boundary::inner(&tensor).unwrap_or(tensor).into())
 }

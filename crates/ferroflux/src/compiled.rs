@@ -4,14 +4,15 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use fx_ir::{Graph, InputKind, OutputKind};
+use ir_core::DType;
 use ir_core::Guard;
 use plugin_host::{Arg, LoadedBackend, LoadedExecutable, Value};
 use serde::{Deserialize, Serialize};
 use tensor::Tensor;
 
+use crate::boundary::Boundary;
 use crate::cache::{Caller, Form, Lookup, Stage, Wiring, get_or_compile};
 use crate::code::{Code, Optimized, Weights};
-use crate::complex_boundary::ComplexBoundary;
 use crate::explain::{Explanation, explain};
 use crate::graph_plugin;
 use crate::inputs::{Arguments, Input, InputInfo};
@@ -403,8 +404,9 @@ pub(crate) fn compiled_form(
         let cx = Cx::inference()?.mixed(options.mixed(backend));
         let functional = program.through(StageId::Functional, &cx)?;
         let wiring = Wiring::of(&functional);
-        let complex = ComplexBoundary::of(&functional).all().to_vec();
-        let real = wiring.sinks.iter().zip(&complex).map(|(sink, complex)| *sink == Sink::User && !complex);
+        let shown = Boundary::of(&functional).all().to_vec();
+        let complex = |d: &Option<DType>| d.is_some_and(DType::is_complex);
+        let real = wiring.sinks.iter().zip(&shown).map(|(sink, d)| *sink == Sink::User && !complex(d));
         let wanted = KernelOptions {
             in_place: true,
             inputs_in_place: lends.inputs,
@@ -413,9 +415,9 @@ pub(crate) fn compiled_form(
         };
         let caller = Caller::Model(wiring);
         let graph = pipeline::run(functional, StageId::Autocast..=StageId::Optimized, &cx)?;
-        let optimized = Optimized { graph, complex };
+        let optimized = Optimized { graph, shown };
         let (kernels, executable) = optimized.compile(backend, options, &wanted, (lookup, &cx))?;
-        Ok((Form { kernels, complex: optimized.complex, caller }, executable))
+        Ok((Form { kernels, shown: optimized.shown, caller }, executable))
     })
 }
 
@@ -432,14 +434,14 @@ fn form_of_rank(
     let cx = Cx::inference()?.mixed(options.mixed(backend));
     let functional = program.through(StageId::Functional, &cx)?;
     let caller = Caller::Model(Wiring::of(&functional));
-    let complex = ComplexBoundary::of(&functional).all().to_vec();
+    let shown = Boundary::of(&functional).all().to_vec();
     let wanted = KernelOptions { in_place: true, ..KernelOptions::of_model(&functional) };
     let whole = pipeline::run(functional, StageId::Autocast..=StageId::Optimized, &cx)?;
     let Sharded { graph, parts } = mesh.shard(&whole, &whole)?;
-    let optimized = Optimized { graph, complex };
+    let optimized = Optimized { graph, shown };
     let (kernels, mut executable) = optimized.compile(backend, options, &wanted, (None, &cx))?;
     mesh.attach(&mut executable, &kernels.program)?;
-    Ok((Form { kernels, complex: optimized.complex, caller }, executable, parts))
+    Ok((Form { kernels, shown: optimized.shown, caller }, executable, parts))
 }
 
 impl Wiring {

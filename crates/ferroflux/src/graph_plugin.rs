@@ -11,8 +11,8 @@ use ir_core::Guard;
 use plugin_host::{CompileArgs, IrVersion, KERNEL_IR, LoadedBackend, LoadedExecutable, Refusal, Value};
 use tracing::info_span;
 
+use crate::boundary::Boundary;
 use crate::code::{Code, Weights, compiled_or_refused};
-use crate::complex_boundary::ComplexBoundary;
 use crate::pipeline::{self, Cx, StageId};
 use crate::{Error, Options};
 
@@ -86,13 +86,13 @@ fn compile_from(
     options: &Options,
     (weight, cx): (Weights<'_>, &Cx<'_>),
 ) -> Result<(Code, Vec<Guard>), Error> {
-    let complex = ComplexBoundary::of(&graph);
+    let boundary = Boundary::of(&graph);
     let (graph, split) = match Dialect::of(backend, options)? {
         Dialect::Functional if next <= StageId::Autocast => {
             (with_seed(pipeline::run(graph, StageId::Autocast..=StageId::Autocast, cx)?), None)
         }
         Dialect::Functional => (with_seed(graph), None),
-        Dialect::Prim => (pipeline::run(graph, next..=StageId::Optimized, cx)?, Some(complex)),
+        Dialect::Prim => (pipeline::run(graph, next..=StageId::Optimized, cx)?, Some(boundary)),
     };
     let guards = graph.guards.clone();
     Ok((PluginGraph::new(graph, split, backend).compile(options, weight)?, guards))
@@ -110,8 +110,8 @@ fn with_seed(mut graph: Graph) -> Graph {
 struct PluginGraph<'a> {
     graph: Graph,
     backend: &'a LoadedBackend,
-    /// Which of the graph's results were complex, where complex numbers were split.
-    split: Option<ComplexBoundary>,
+    /// The dtypes of the graph's results, where it was taken to the numbers that kernels have.
+    split: Option<Boundary>,
     /// Names of the constants.
     constants: Vec<String>,
     inputs: usize,
@@ -121,7 +121,7 @@ struct PluginGraph<'a> {
 }
 
 impl<'a> PluginGraph<'a> {
-    fn new(mut graph: Graph, split: Option<ComplexBoundary>, backend: &'a LoadedBackend) -> Self {
+    fn new(mut graph: Graph, split: Option<Boundary>, backend: &'a LoadedBackend) -> Self {
         graph.guards.clear();
         // The text gives every value a unique name, by which refusals are resolved.
         graph.make_names_unique();
@@ -156,7 +156,7 @@ impl<'a> PluginGraph<'a> {
         let mut constants: Vec<(&str, Value)> = Vec::with_capacity(self.constants.len());
         for name in &self.constants {
             let Some(value) = weight(name)? else { continue };
-            let value = if self.split.is_some() { ComplexBoundary::real_value(&value)? } else { value };
+            let value = if self.split.is_some() { Boundary::inner_value(&value)? } else { value };
             constants.push((name, value));
         }
         {

@@ -34,12 +34,12 @@
 // The derive macro of modules names this crate, also within it.
 extern crate self as ferroflux;
 
+mod boundary;
 pub mod cache;
 pub mod capture;
 mod check;
 mod code;
 mod compiled;
-mod complex_boundary;
 pub mod eager;
 mod error;
 mod explain;

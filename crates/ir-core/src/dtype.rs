@@ -41,7 +41,7 @@ macro_rules! dtypes {
             pub const fn torch_name(self) -> &'static str {
                 match self { $(DType::$variant => $torch,)* }
             }
-            /// The code of `torch.export`'s schema (`ScalarType` of schema major 8).
+            /// The code of `torch.export`'s schema (`ScalarType` of schema major 8); 0 where it has none.
             pub const fn pt2_code(self) -> u32 {
                 match self { $(DType::$variant => $code,)* }
             }
@@ -55,7 +55,7 @@ macro_rules! dtypes {
             }
             /// Smallest and largest of the contiguous range of integers around 0 that the dtype represents exactly: the
             /// whole range for an integer dtype, up to the first integer without a successor for a float dtype. For a
-            /// complex dtype they are those of its parts.
+            /// complex dtype they are those of its parts, and the largest `u64` is the `i64` with the same bits, -1.
             pub const fn integers(self) -> (i64, i64) {
                 match self { $(DType::$variant => ($low, $high),)* }
             }
@@ -76,6 +76,12 @@ dtypes! {
     Bool "bool" "bool" pt2 12 size 1 Bool 0, 1; dlpack 6 8 safetensors "BOOL";
     /// Unsigned 8-bit integer.
     U8 "u8" "uint8" pt2 1 size 1 Int 0, u8::MAX as i64; dlpack 1 8 safetensors "U8";
+    /// Unsigned 16-bit integer.
+    U16 "u16" "uint16" pt2 28 size 2 Int 0, u16::MAX as i64; dlpack 1 16 safetensors "U16";
+    /// Unsigned 32-bit integer.
+    U32 "u32" "uint32" pt2 0 size 4 Int 0, u32::MAX as i64; dlpack 1 32 safetensors "U32";
+    /// Unsigned 64-bit integer. A number that is to be one is the `i64` with the same bits.
+    U64 "u64" "uint64" pt2 0 size 8 Int 0, -1; dlpack 1 64 safetensors "U64";
     /// Signed 8-bit integer.
     I8 "i8" "int8" pt2 2 size 1 Int i8::MIN as i64, i8::MAX as i64; dlpack 0 8 safetensors "I8";
     /// Signed 16-bit integer.
@@ -84,6 +90,10 @@ dtypes! {
     I32 "i32" "int32" pt2 4 size 4 Int i32::MIN as i64, i32::MAX as i64; dlpack 0 32 safetensors "I32";
     /// Signed 64-bit integer.
     I64 "i64" "int64" pt2 5 size 8 Int i64::MIN, i64::MAX; dlpack 0 64 safetensors "I64";
+    /// 8-bit float with 4 bits of exponent (bias 7) and 3 of fraction, no infinities: the largest number is 448.
+    F8E4M3 "f8e4m3" "float8_e4m3fn" pt2 29 size 1 Float -(1 << 4), 1 << 4; dlpack 10 8 safetensors "F8_E4M3";
+    /// 8-bit float with 5 bits of exponent (bias 15) and 2 of fraction: the upper half of `f16`.
+    F8E5M2 "f8e5m2" "float8_e5m2" pt2 30 size 1 Float -(1 << 3), 1 << 3; dlpack 12 8 safetensors "F8_E5M2";
     /// IEEE binary16.
     F16 "f16" "float16" pt2 6 size 2 Float -(1 << 11), 1 << 11; dlpack 2 16 safetensors "F16";
     /// The upper half of binary32.
@@ -101,7 +111,7 @@ dtypes! {
 impl DType {
     /// The dtype with this code of `torch.export`'s schema.
     pub fn from_pt2_code(code: u32) -> Option<DType> {
-        DType::ALL.iter().copied().find(|d| d.pt2_code() == code)
+        DType::ALL.iter().copied().find(|d| code != 0 && d.pt2_code() == code)
     }
     /// The dtype with this safetensors name.
     pub fn from_safetensors_name(name: &str) -> Option<DType> {
@@ -159,12 +169,27 @@ impl DType {
             other => other,
         }
     }
-    /// The dtype in which arithmetic on this one is done: 16-bit floats compute in `f32`.
+    /// The dtype in which arithmetic on this one is done: shorter floats compute in `f32`.
     pub const fn compute(self) -> DType {
         match self {
-            DType::F16 | DType::BF16 => DType::F32,
+            DType::F16 | DType::BF16 | DType::F8E4M3 | DType::F8E5M2 => DType::F32,
             other => other,
         }
+    }
+    /// The dtype whose memory stands for this one in kernels, which have neither unsigned integers above 8 bits nor 8-bit
+    /// floats: the same bits as a signed integer, or as a byte. Any other dtype is itself.
+    pub const fn carrier(self) -> DType {
+        match self {
+            DType::U16 => DType::I16,
+            DType::U32 => DType::I32,
+            DType::U64 => DType::I64,
+            DType::F8E4M3 | DType::F8E5M2 => DType::U8,
+            other => other,
+        }
+    }
+    /// Whether kernels have this dtype only as the bits of another one.
+    pub const fn is_carried(self) -> bool {
+        self.carrier() as u8 != self as u8
     }
 }
 
@@ -198,7 +223,9 @@ mod tests {
     #[test]
     fn every_code_reads_back() {
         for &d in DType::ALL {
-            assert_eq!(DType::from_pt2_code(d.pt2_code()), Some(d));
+            assert_eq!(DType::from_pt2_code(d.pt2_code()), (d.pt2_code() != 0).then_some(d));
+            assert_eq!(d.carrier().size(), d.size());
+            assert!(!d.carrier().is_carried());
             assert_eq!(DType::from_dlpack(d.dlpack().0, d.dlpack().1), Some(d));
             assert_eq!(DType::from_safetensors_name(d.safetensors_name()), Some(d));
             assert_eq!(d.name().parse::<DType>(), Ok(d));

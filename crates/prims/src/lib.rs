@@ -15,6 +15,7 @@
 mod batch_rule;
 mod builder;
 mod call;
+pub mod carry;
 mod complex_rule;
 mod control_types;
 mod decompose;

@@ -27,7 +27,20 @@ pub enum Promote {
 pub const DEFAULT_FLOAT: DType = DType::F32;
 
 /// Smallest dtype that holds both (PyTorch's `promote_types`).
-pub fn promote_types(a: DType, b: DType) -> DType {
+///
+/// # Errors
+/// As in PyTorch nothing but a longer float joins an 8-bit float, and nothing but a float an unsigned integer above 8 bits.
+pub fn promote_types(a: DType, b: DType) -> Result<DType, OpError> {
+    let apart = |d: DType| d.is_carried() && (d.is_float() || !(a.is_inexact() || b.is_inexact()));
+    if a != b && (apart(a) || apart(b)) {
+        let what =
+            format!("operands of {} and {}: convert one of them first", a.torch_name(), b.torch_name());
+        return Err(OpError::Unsupported { op: "promotion of types".into(), what });
+    }
+    Ok(common(a, b))
+}
+
+fn common(a: DType, b: DType) -> DType {
     use DType::*;
     if a == b {
         return a;
@@ -85,19 +98,21 @@ impl Builder<'_> {
     /// The common dtype of operands (PyTorch's `result_type`); numbers have the lowest priority, then 0-dim tensors.
     pub fn result_type(&self, operands: &[Arg]) -> Result<DType, OpError> {
         let (mut dims, mut zero_dim, mut numbers) = (None, None, None);
-        let merge =
-            |slot: &mut Option<DType>, d: DType| *slot = Some(slot.map_or(d, |s| promote_types(s, d)));
+        let merge = |slot: &mut Option<DType>, d: DType| {
+            *slot = Some(slot.map_or(Ok(d), |s| promote_types(s, d))?);
+            Ok::<(), OpError>(())
+        };
         for operand in operands {
             match operand {
                 Arg::Value(v) if self.is_number(*v) => {
-                    merge(&mut numbers, default_of(self.dtype(*v)?.class()));
+                    merge(&mut numbers, default_of(self.dtype(*v)?.class()))?;
                 }
                 Arg::Value(v) => {
                     let meta = self.meta(*v)?;
-                    merge(if meta.rank() == 0 { &mut zero_dim } else { &mut dims }, meta.dtype);
+                    merge(if meta.rank() == 0 { &mut zero_dim } else { &mut dims }, meta.dtype)?;
                 }
-                Arg::Int(_) => merge(&mut numbers, DType::I64),
-                Arg::Scalar(s) => merge(&mut numbers, default_of(s.class())),
+                Arg::Int(_) => merge(&mut numbers, DType::I64)?,
+                Arg::Scalar(s) => merge(&mut numbers, default_of(s.class()))?,
                 _ => {}
             }
         }
@@ -178,9 +193,14 @@ mod tests {
             (F64, C64, C128),
             (I32, C64, C64),
             (BF16, F64, F64),
+            (U32, BF16, BF16),
+            (U64, U64, U64),
         ] {
-            assert_eq!(promote_types(a, b), expected, "{a} {b}");
-            assert_eq!(promote_types(b, a), expected, "{b} {a}");
+            assert_eq!(promote_types(a, b), Ok(expected), "{a} {b}");
+            assert_eq!(promote_types(b, a), Ok(expected), "{b} {a}");
+        }
+        for (a, b) in [(U16, I32), (U8, U64), (U32, Bool), (F8E4M3, F32), (F8E5M2, I64), (F8E4M3, F8E5M2)] {
+            assert!(promote_types(a, b).is_err() && promote_types(b, a).is_err(), "{a} {b}");
         }
     }
 }

@@ -10,6 +10,7 @@ use ferroflux::foreign::dlpack::{
     Access, DL_CPU, DL_CUDA, DLDataType, DLDevice, DLManagedTensorVersioned, DLPACK_MAJOR, DLPackVersion,
     DLTensor, borrowed, given,
 };
+use ferroflux::ir_core::DType;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use pyo3::{ffi, intern};
@@ -120,22 +121,7 @@ fn by_attributes<T>(object: &Bound<'_, PyAny>, read: impl FnOnce(&DLTensor) -> P
 
 /// The element type of one of torch's dtypes by its printed name.
 fn element_type(name: &str) -> Option<DLDataType> {
-    let name = name.strip_prefix("torch.")?;
-    let (code, bits) = match name {
-        "bool" => (6, 8),
-        "bfloat16" => (4, 16),
-        _ => {
-            let digits = name.find(|c: char| c.is_ascii_digit())?;
-            let code = match &name[..digits] {
-                "int" => 0,
-                "uint" => 1,
-                "float" => 2,
-                "complex" => 5,
-                _ => return None,
-            };
-            (code, name[digits..].parse().ok()?)
-        }
-    };
+    let (code, bits) = name.strip_prefix("torch.")?.parse::<DType>().ok()?.dlpack();
     Some(DLDataType { code, bits, lanes: 1 })
 }
 

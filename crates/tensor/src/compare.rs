@@ -64,7 +64,10 @@ pub const fn tolerance(dtype: DType) -> (f64, f64) {
         DType::F32 | DType::C64 => (1e-5, 1.3e-4),
         DType::F16 => (1e-3, 2e-3),
         DType::BF16 => (1e-2, 1.6e-2),
-        DType::Bool | DType::U8 | DType::I8 | DType::I16 | DType::I32 | DType::I64 => (0.0, 0.0),
+        DType::F8E4M3 => (2e-3, 0.125),
+        DType::F8E5M2 => (2e-5, 0.25),
+        DType::Bool | DType::U8 | DType::U16 | DType::U32 | DType::U64 => (0.0, 0.0),
+        DType::I8 | DType::I16 | DType::I32 | DType::I64 => (0.0, 0.0),
     }
 }
 

@@ -4,6 +4,8 @@ use half::{bf16, f16};
 use ir_core::{DType, Scalar};
 use num_complex::Complex;
 
+use crate::float8::{F8E4M3, F8E5M2};
+
 /// One byte that holds a truth value. Unlike in Rust's `bool`, any byte is valid: memory from a file may hold anything, and
 /// what is not zero is true.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -26,8 +28,8 @@ impl From<bool> for Bool {
 ///
 /// The `from_*` functions are PyTorch's conversions as an x86-64 build does them: integers wrap; a float becomes an
 /// integer by truncation, and where it does not fit (or is NaN) it becomes what `cvttsd2si` gives (the smallest `i64`
-/// or `i32`), of which narrower types keep the low bits: `u8` goes by way of `i64`, `i8` and `i16` by way of `i32`.
-/// 16-bit floats go by way of `f32`. A real type takes the real part of a complex number; `bool` is "not zero".
+/// or `i32`), of which narrower types keep the low bits: `u8` and `u32` go by way of `i64`, `i8`, `i16` and `u16` by way of
+/// `i32`. Shorter floats go by way of `f32`. Scalars have no unsigned form: a `u64` is the `i64` with the same bits. A real type takes the real part of a complex number; `bool` is "not zero".
 ///
 /// # Safety
 /// The type must have the size of `DTYPE`, alignment of at most that size, no padding, and every bit pattern valid.
@@ -46,6 +48,11 @@ pub unsafe trait Element:
     fn from_complex(z: Complex<f64>) -> Self;
     /// As a scalar of the dtype's class; exact.
     fn to_scalar(self) -> Scalar;
+    /// As a real number, the nearest one.
+    #[inline(always)]
+    fn to_f64(self) -> f64 {
+        self.to_scalar().as_f64()
+    }
 
     /// From a scalar of any class.
     #[inline(always)]
@@ -72,6 +79,13 @@ fn trunc_i32(x: f64) -> i32 {
     if x > -2_147_483_649.0 && x < 2_147_483_648.0 { x as i32 } else { i32::MIN }
 }
 
+/// An unsigned 64-bit integer, of a number from 2^63 on by the difference to that.
+#[inline(always)]
+fn trunc_u64(x: f64) -> u64 {
+    const HALF: f64 = 9_223_372_036_854_775_808.0;
+    if x >= HALF { (trunc_i64(x - HALF) as u64).wrapping_add(1 << 63) } else { trunc_i64(x) as u64 }
+}
+
 macro_rules! int_element {
     ($($t:ty, $dtype:ident, $via:ident;)*) => {$(
         // SAFETY: a primitive integer of the dtype's size; every bit pattern is a value.
@@ -93,15 +107,46 @@ macro_rules! int_element {
 
 int_element! {
     u8, U8, trunc_i64;
+    u16, U16, trunc_i32;
+    u32, U32, trunc_i64;
     i8, I8, trunc_i32;
     i16, I16, trunc_i32;
     i32, I32, trunc_i32;
     i64, I64, trunc_i64;
 }
 
+// SAFETY: a primitive integer of the dtype's size; every bit pattern is a value.
+unsafe impl Element for u64 {
+    const DTYPE: DType = DType::U64;
+    #[inline(always)]
+    fn from_bool(b: bool) -> Self {
+        b as u64
+    }
+    #[inline(always)]
+    fn from_i64(i: i64) -> Self {
+        i as u64
+    }
+    #[inline(always)]
+    fn from_f64(x: f64) -> Self {
+        trunc_u64(x)
+    }
+    #[inline(always)]
+    fn from_complex(z: Complex<f64>) -> Self {
+        trunc_u64(z.re)
+    }
+    #[inline(always)]
+    fn to_scalar(self) -> Scalar {
+        Scalar::Int(self as i64)
+    }
+    #[inline(always)]
+    fn to_f64(self) -> f64 {
+        self as f64
+    }
+}
+
 macro_rules! float_element {
     ($($t:ty, $dtype:ident, |$x:ident| $from:expr, |$i:ident| $from_int:expr;)*) => {$(
-        // SAFETY: a floating type of the dtype's size (`half`'s types are transparent over `u16`); every bit pattern
+        // SAFETY: a floating type of the dtype's size (`half`'s types are transparent over `u16`, those of 8 bits over `u8`); every bit pattern
         // is a value.
         unsafe impl Element for $t {
             const DTYPE: DType = DType::$dtype;
@@ -120,6 +165,8 @@ macro_rules! float_element {
 }
 
 float_element! {
+    F8E4M3, F8E4M3, |x| F8E4M3::from_f32(x as f32), |i| F8E4M3::from_f32(i as f32);
+    F8E5M2, F8E5M2, |x| F8E5M2::from_f32(x as f32), |i| F8E5M2::from_f32(i as f32);
     f16, F16, |x| f16::from_f32(x as f32), |i| f16::from_f32(i as f32);
     bf16, BF16, |x| bf16::from_f32(x as f32), |i| bf16::from_f32(i as f32);
     f32, F32, |x| x as f32, |i| i as f32;
@@ -189,6 +236,18 @@ macro_rules! with_element {
                 type $t = u8;
                 $body
             }
+            $crate::__ir_core::DType::U16 => {
+                type $t = u16;
+                $body
+            }
+            $crate::__ir_core::DType::U32 => {
+                type $t = u32;
+                $body
+            }
+            $crate::__ir_core::DType::U64 => {
+                type $t = u64;
+                $body
+            }
             $crate::__ir_core::DType::I8 => {
                 type $t = i8;
                 $body
@@ -203,6 +262,14 @@ macro_rules! with_element {
             }
             $crate::__ir_core::DType::I64 => {
                 type $t = i64;
+                $body
+            }
+            $crate::__ir_core::DType::F8E4M3 => {
+                type $t = $crate::F8E4M3;
+                $body
+            }
+            $crate::__ir_core::DType::F8E5M2 => {
+                type $t = $crate::F8E5M2;
                 $body
             }
             $crate::__ir_core::DType::F16 => {

@@ -103,13 +103,18 @@ fn read_scalar<T: Element>(tensor: &Tensor, at: isize) -> Scalar {
     read::<T>(tensor, at).to_scalar()
 }
 fn read_f64<T: Element>(tensor: &Tensor, at: isize) -> f64 {
-    read::<T>(tensor, at).to_scalar().as_f64()
+    read::<T>(tensor, at).to_f64()
 }
 fn read_i64<T: Element>(tensor: &Tensor, at: isize) -> i64 {
     i64::from_scalar(read::<T>(tensor, at).to_scalar())
 }
 fn read_complex<T: Element>(tensor: &Tensor, at: isize) -> Complex<f64> {
-    Complex::<f64>::from_scalar(read::<T>(tensor, at).to_scalar())
+    let x = read::<T>(tensor, at);
+    if T::DTYPE.is_complex() {
+        Complex::<f64>::from_scalar(x.to_scalar())
+    } else {
+        Complex::new(x.to_f64(), 0.0)
+    }
 }
 
 impl Tensor {

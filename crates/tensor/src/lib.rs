@@ -15,11 +15,12 @@
 //! ```
 
 pub mod compare;
-mod complex_view;
 mod convert;
 mod device_tensor;
+mod dtype_view;
 mod element;
 mod error;
+mod float8;
 mod foreign;
 pub mod formula;
 mod iter;
@@ -34,6 +35,7 @@ pub use compare::{Mismatch, Stats, allclose};
 pub use device_tensor::{DeviceNumber, DeviceTensor};
 pub use element::{Bool, Element};
 pub use error::TensorError;
+pub use float8::{F8E4M3, F8E5M2};
 pub use foreign::RawParts;
 pub use iter::{Offsets, Values};
 pub use storage::{Storage, require_room};

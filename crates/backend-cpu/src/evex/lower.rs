@@ -414,13 +414,14 @@ impl<'k> Lower<'k> {
             return Regs::from_elem(d, 1);
         }
         let code = match dtype {
-            DType::F64 | DType::I64 | DType::C64 | DType::C128 => c::VMOVUPD,
             DType::F32 | DType::I32 | DType::Bool => c::VMOVUPS,
             DType::BF16 => c::VPMOVZXWD,
             DType::F16 => c::VCVTPH2PS,
             DType::I16 => c::VPMOVSXWD,
             DType::U8 => c::VPMOVZXBD,
             DType::I8 => c::VPMOVSXBD,
+            // `f64` and `i64`: kernels have no others.
+            _ => c::VMOVUPD,
         };
         let parts = if class.wide() { 2 } else { 1 };
         let mut regs = Regs::new();
@@ -455,12 +456,12 @@ impl<'k> Lower<'k> {
             return Some(());
         }
         let (code, imm) = match at.dtype {
-            DType::F64 | DType::I64 | DType::C64 | DType::C128 => (c::VMOVUPD_STORE, None),
             DType::F32 | DType::I32 | DType::Bool => (c::VMOVUPS_STORE, None),
             DType::BF16 | DType::I16 => (c::VPMOVDW, None),
             // 0: to nearest even, whatever the control register says.
             DType::F16 => (c::VCVTPS2PH, Some(0)),
             DType::U8 | DType::I8 => (c::VPMOVDB, None),
+            _ => (c::VMOVUPD_STORE, None),
         };
         for (part, &value) in regs.iter().enumerate() {
             let value = if at.dtype == DType::BF16 { self.b.f32_to_bf16(value) } else { value };

@@ -20,8 +20,9 @@ impl Class {
             DType::U8 | DType::I8 | DType::I16 | DType::I32 => Class::I32,
             DType::I64 => Class::I64,
             DType::F16 | DType::BF16 | DType::F32 => Class::F32,
-            // Complex kernels are refused before code is generated.
-            DType::F64 | DType::C64 | DType::C128 => Class::F64,
+            DType::F64 => Class::F64,
+            // Complex kernels are refused before code is generated, and kernels have no other dtypes.
+            _ => Class::F64,
         }
     }
     /// Whether lanes have 64 bits.

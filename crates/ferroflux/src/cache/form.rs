@@ -2,6 +2,7 @@
 //! relation to the caller.
 
 use fx_ir::Symbols;
+use ir_core::DType;
 use plugin_host::{CompileArgs, KERNEL_IR, LoadedBackend, LoadedExecutable};
 use serde::{Deserialize, Serialize};
 
@@ -14,8 +15,8 @@ use crate::train::plan::StepPlan;
 pub(crate) struct Form {
     /// The fused program.
     pub(crate) kernels: Kernels,
-    /// For each result of the graph that is a value whether it is complex.
-    pub(crate) complex: Vec<bool>,
+    /// For each result of the graph that is a value its dtype for the caller, where kernels have another.
+    pub(crate) shown: Vec<Option<DType>>,
     /// The relation of its inputs and outputs to its caller.
     pub(crate) caller: Caller,
 }
@@ -48,7 +49,7 @@ pub(crate) struct Wiring {
 #[derive(Serialize, Deserialize)]
 struct Facts {
     in_place: Vec<bool>,
-    complex: Vec<bool>,
+    shown: Vec<Option<DType>>,
     caller: Caller,
 }
 
@@ -65,7 +66,7 @@ impl Sections {
     pub(super) fn of(form: &Form, executable: &LoadedExecutable) -> Result<Sections, String> {
         let Kernels { program, in_place } = &form.kernels;
         let facts =
-            Facts { in_place: in_place.clone(), complex: form.complex.clone(), caller: form.caller.clone() };
+            Facts { in_place: in_place.clone(), shown: form.shown.clone(), caller: form.caller.clone() };
         let facts = serde_json::to_vec(&facts).map_err(|e| e.to_string())?;
         let artifact = executable.save_artifact().map_err(|e| e.to_string())?;
         Ok(Sections { program: program.to_bytes(), facts, artifact: artifact.unwrap_or_default() })
@@ -86,7 +87,7 @@ pub(super) fn restore(
     options: &Options,
 ) -> Result<(Form, LoadedExecutable), String> {
     let [bytes, facts, artifact] = sections else { return Err("it has other sections".into()) };
-    let Facts { in_place, complex, caller } = serde_json::from_slice(facts).map_err(|e| e.to_string())?;
+    let Facts { in_place, shown, caller } = serde_json::from_slice(facts).map_err(|e| e.to_string())?;
     let program = kernel_ir::Program::from_bytes(bytes).map_err(|e| e.to_string())?;
     let executable = if artifact.is_empty() {
         let list = options.backend_option_list();
@@ -102,5 +103,5 @@ pub(super) fn restore(
     {
         return Err("its machine code is that of another program".into());
     }
-    Ok((Form { kernels: Kernels { program, in_place }, complex, caller }, executable))
+    Ok((Form { kernels: Kernels { program, in_place }, shown, caller }, executable))
 }

@@ -25,8 +25,9 @@ pub enum Access {
 type Sizes = SmallVec<[usize; 6]>;
 type Strides = SmallVec<[isize; 6]>;
 
-/// A value over the memory of a borrowed tensor, with its strides; nothing is copied. Complex tensors that are written or lie
-/// on a device become real ones with a last dimension of 2, which compiled code takes. `release` runs when the last handle
+/// A value over the memory of a borrowed tensor, with its strides; nothing is copied. Tensors of numbers that kernels do not have
+/// get the form that compiled code takes if they are written or lie on a device: complex ones become real ones with a last
+/// dimension of 2. `release` runs when the last handle
 /// is dropped.
 ///
 /// # Safety
@@ -55,6 +56,9 @@ pub unsafe fn borrowed(
         sizes.push(2);
         strides.iter_mut().for_each(|s| *s = s.saturating_mul(2));
         strides.push(1);
+    }
+    if dtype.is_carried() && (!host || access == Access::Write) {
+        dtype = dtype.carrier();
     }
     let data = dl.data.cast::<u8>().wrapping_add(dl.byte_offset as usize);
     if !host {

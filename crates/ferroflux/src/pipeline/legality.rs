@@ -5,6 +5,8 @@
 use fx_ir::verify::Problem;
 use fx_ir::{Dialect, Graph, VerifyError, verify, well_formed};
 
+use crate::boundary;
+
 /// Any operator: the decomposition reports unknown ones together.
 pub(super) fn captured(graph: &Graph) -> Result<(), Vec<VerifyError>> {
     well_formed(graph)
@@ -20,20 +22,20 @@ pub(super) fn prim(graph: &Graph) -> Result<(), Vec<VerifyError>> {
     verify(graph, &prims::prim_legality())
 }
 
-/// As [`prim`], and no complex value.
+/// As [`prim`], and no value whose dtype kernels do not have.
 pub(super) fn real(graph: &Graph) -> Result<(), Vec<VerifyError>> {
     prim(graph)?;
-    match complex_call(graph) {
+    match foreign_call(graph) {
         None => Ok(()),
         Some(error) => Err(vec![error]),
     }
 }
 
-/// The first node with a complex result.
-fn complex_call(graph: &Graph) -> Option<VerifyError> {
-    let complex = |v: &fx_ir::ValueId| graph.meta(*v).is_some_and(|m| m.dtype.is_complex());
-    let found = graph.iter().find(|(_, node)| node.outputs.iter().any(complex));
-    let inner = || graph.subgraphs.values().find_map(complex_call);
+/// The first node with a result whose dtype kernels do not have.
+fn foreign_call(graph: &Graph) -> Option<VerifyError> {
+    let foreign = |v: &fx_ir::ValueId| graph.meta(*v).is_some_and(|m| boundary::is_foreign(m.dtype));
+    let found = graph.iter().find(|(_, node)| node.outputs.iter().any(foreign));
+    let inner = || graph.subgraphs.values().find_map(foreign_call);
     let Some((id, node)) = found else { return inner() };
     Some(VerifyError {
         graph: graph.name.clone(),
@@ -42,7 +44,7 @@ fn complex_call(graph: &Graph) -> Option<VerifyError> {
         problem: Problem::Illegal {
             target: node.as_call().map_or("placeholder", |(target, _)| target).into(),
             dialect: Dialect::Prim,
-            why: "it gives a complex value behind the stage that splits them".into(),
+            why: "kernels do not have its result's dtype, and the stage for such numbers has run".into(),
         },
     })
 }

@@ -88,7 +88,7 @@ pub const STAGES: &[Stage] = &[
     },
     Stage {
         name: "real",
-        about: "makes two real values of every complex one",
+        about: "leaves the numbers that kernels have: two real values for a complex one, bits for 8-bit floats and large unsigned integers",
         dialect: Dialect::Prim,
         run: real,
         legality: legality::real,
@@ -256,11 +256,15 @@ fn joint(graph: Graph, _: &Cx<'_>) -> Result<Graph, Error> {
 }
 
 fn real(graph: Graph, _: &Cx<'_>) -> Result<Graph, Error> {
-    let _span = info_span!("split complex").entered();
-    if !prims::split_complex::has_complex(&graph) {
-        return Ok(graph);
+    let _span = info_span!("numbers of kernels").entered();
+    let graph = match prims::split_complex::has_complex(&graph) {
+        true => prims::split_complex::split_complex(&graph).map_err(Error::Unsupported)?,
+        false => graph,
+    };
+    match prims::carry::has_carried(&graph) {
+        true => prims::carry::carry(&graph).map_err(Error::Unsupported),
+        false => Ok(graph),
     }
-    prims::split_complex::split_complex(&graph).map_err(Error::Unsupported)
 }
 
 fn optimized(mut graph: Graph, cx: &Cx<'_>) -> Result<Graph, Error> {

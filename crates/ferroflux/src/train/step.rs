@@ -240,7 +240,7 @@ impl Program {
             let (plan, optimized, wanted) = self.optimized_step(train, channels_last, &cx)?;
             let (kernels, executable) =
                 optimized.compile(&backend, options, &wanted, (lookup.as_ref(), &cx))?;
-            Ok((Form { kernels, complex: optimized.complex, caller: Caller::Step(plan) }, executable))
+            Ok((Form { kernels, shown: optimized.shown, caller: Caller::Step(plan) }, executable))
         })?;
         let code = Code::bound(&form, executable, &backend, &weight)?;
         if !from_cache {
@@ -277,7 +277,7 @@ impl Program {
         for slot in &mut plan.slots {
             slot.sizes = parts.sizes(&slot.name, &slot.sizes);
         }
-        let optimized = Optimized { graph, complex: whole.complex };
+        let optimized = Optimized { graph, shown: whole.shown };
         let wanted = KernelOptions { in_place: true, ..KernelOptions::of_optimized(&optimized.graph) };
         let (kernels, mut executable) = optimized.compile(backend, options, &wanted, (None, &cx))?;
         mesh.attach(&mut executable, &kernels.program)?;
@@ -285,7 +285,7 @@ impl Program {
             Some(whole) => parts.cut_value(name, whole).map(Some),
             None => Ok(None),
         };
-        let form = Form { kernels, complex: optimized.complex, caller: Caller::Step(plan) };
+        let form = Form { kernels, shown: optimized.shown, caller: Caller::Step(plan) };
         let mut code = Code::bound(&form, executable, backend, &weight)?;
         code.take_turns(Some(mesh));
         let Caller::Step(plan) = form.caller else {

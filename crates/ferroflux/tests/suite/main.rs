@@ -6,6 +6,7 @@ mod autocast;
 mod c_backend;
 mod cache;
 mod capture;
+mod carried;
 mod channels_last;
 mod contradictory_graphs;
 mod device_ranks;

@@ -369,7 +369,7 @@ plan bytes 0:
         );
         let good: Vec<i64> = (0..700).map(|i| if i % 3 == 0 { i * 5 % 9 } else { 8 }).collect();
         // Sums that 8 bits hold: those of 16 bits are rounded once here, and at each addition by the reference.
-        let ones: Vec<f32> = (0..700 * 6).map(|i| f32::from(u8::from(i % 2 == 0))).collect();
+        let ones: Vec<f32> = (0..700 * 6).map(|i| f32::from(u8::from(i % 4 == 0))).collect();
         let x = Tensor::from_vec(ones, &[700, 6]).unwrap();
         let calls: Vec<Vec<Tensor>> =
             lists(&good, 9).into_iter().take(3).map(|i| vec![x.clone(), i]).collect();

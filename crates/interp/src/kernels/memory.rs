@@ -412,6 +412,9 @@ fn decode(dtype: DType, bytes: &[u8]) -> Scalar {
             let part = |b: &[u8]| f64::from_ne_bytes(array(b));
             Scalar::Complex(part(&bytes[..8]), part(&bytes[8..]))
         }
+        DType::U16 | DType::U32 | DType::U64 | DType::F8E4M3 | DType::F8E5M2 => {
+            decode(dtype.carrier(), bytes)
+        }
     }
 }
 
@@ -437,6 +440,9 @@ fn encode(dtype: DType, value: Scalar, bytes: &mut [u8]) {
             let part = dtype.to_real();
             encode(part, Scalar::Float(re), &mut bytes[..half]);
             encode(part, Scalar::Float(im), &mut bytes[half..]);
+        }
+        DType::U16 | DType::U32 | DType::U64 | DType::F8E4M3 | DType::F8E5M2 => {
+            encode(dtype.carrier(), value, bytes)
         }
     }
 }

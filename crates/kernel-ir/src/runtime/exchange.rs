@@ -464,7 +464,7 @@ pub unsafe fn combine_into(
         DType::BF16 => halves!(half::bf16),
         DType::F32 => each!(f32, |a, b| a + b, |a, b| a * b, |a, b| a < b),
         DType::F64 => each!(f64, |a, b| a + b, |a, b| a * b, |a, b| a < b),
-        DType::C64 | DType::C128 => return Err(format!("values of {dtype} are not combined between ranks")),
+        other => return Err(format!("values of {other} are not combined between ranks")),
     }
     Ok(())
 }

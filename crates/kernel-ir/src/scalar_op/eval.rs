@@ -22,7 +22,9 @@ pub(super) fn eval(op: ScalarOp, dtype: DType, args: &[Scalar]) -> Scalar {
             Scalar::Bool(compare(op, args[0].as_f64().partial_cmp(&args[1].as_f64())))
         }
         ScalarOp::Eq | ScalarOp::Ne | ScalarOp::Lt | ScalarOp::Le | ScalarOp::Gt | ScalarOp::Ge => {
-            Scalar::Bool(compare(op, Some(args[0].as_i64().cmp(&args[1].as_i64()))))
+            let (a, b) = (args[0].as_i64(), args[1].as_i64());
+            let large = dtype == DType::U64;
+            Scalar::Bool(compare(op, Some(if large { (a as u64).cmp(&(b as u64)) } else { a.cmp(&b) })))
         }
         _ if real => {
             round_to(dtype, float(op, args[0].as_f64(), args.get(1).map_or(0.0, |b| b.as_f64()), dtype))
@@ -32,7 +34,8 @@ pub(super) fn eval(op: ScalarOp, dtype: DType, args: &[Scalar]) -> Scalar {
         }
         _ => {
             let (a, b) = (args[0].as_i64(), args.get(1).map_or(0, |b| b.as_i64()));
-            Scalar::Int(dtype.wrap(integer(op, a, b, dtype)))
+            let large = if dtype == DType::U64 { unsigned(op, a as u64, b as u64) } else { None };
+            Scalar::Int(dtype.wrap(large.map_or_else(|| integer(op, a, b, dtype), |x| x as i64)))
         }
     }
 }
@@ -227,6 +230,19 @@ fn integer(op: ScalarOp, a: i64, b: i64, dtype: DType) -> i64 {
         ScalarOp::Abs => a.wrapping_abs(),
         _ => a,
     }
+}
+
+/// Operators that give other bits on unsigned integers of 64 bits than on signed ones.
+fn unsigned(op: ScalarOp, a: u64, b: u64) -> Option<u64> {
+    Some(match op {
+        ScalarOp::Div => a.checked_div(b).unwrap_or(0),
+        ScalarOp::Rem => a.checked_rem(b).unwrap_or(0),
+        ScalarOp::Min => a.min(b),
+        ScalarOp::Max => a.max(b),
+        ScalarOp::Shr => u32::try_from(b).ok().and_then(|b| a.checked_shr(b)).unwrap_or(0),
+        ScalarOp::Abs => a,
+        _ => return None,
+    })
 }
 
 /// The power modulo 2^64; exponents may be beyond those of `i64::wrapping_pow`.

@@ -97,6 +97,7 @@ pub const FAMILIES: &[&[OpDef]] = &[
     networks::loss_class::OPS,
     matrices::matmul::OPS,
     matrices::matrix_norm::OPS,
+    matrices::scaled::OPS,
     networks::norm::OPS,
     shapes::pad::OPS,
     networks::pool::OPS,

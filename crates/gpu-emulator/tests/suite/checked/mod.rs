@@ -108,20 +108,11 @@ fn slice<T>(t: &Tensor) -> &[T] {
 
 fn elements(mut t: OwnedTensor) -> Vec<f64> {
     let (count, data) = (t.numel(), t.as_mut_ptr());
-    let dtype = t.dtype();
-    (0..count)
-        .map(|i| {
-            // SAFETY: outputs of these programs are contiguous, and memory of the emulated device is host memory.
-            unsafe {
-                match dtype {
-                    DType::F32 => f64::from(*data.cast::<f32>().add(i)),
-                    DType::I64 => *data.cast::<i64>().add(i) as f64,
-                    DType::BF16 => f64::from((*data.cast::<bf16>().add(i)).to_f32()),
-                    _ => f64::from(*data.add(i)),
-                }
-            }
-        })
-        .collect()
+    tensor::with_element!(t.dtype(), T => {
+        // SAFETY: outputs of these programs are contiguous, and memory of the emulated device is host memory.
+        let all = unsafe { std::slice::from_raw_parts(data.cast::<T>(), count) };
+        all.iter().map(|x| tensor::Element::to_scalar(*x).as_f64()).collect()
+    })
 }
 
 fn number(program: &Program, site: &Site) -> u32 {

@@ -7,3 +7,4 @@ pub(in crate::ops) mod linalg_spectrum;
 pub(in crate::ops) mod linalg_util;
 pub(in crate::ops) mod matmul;
 pub(in crate::ops) mod matrix_norm;
+pub(in crate::ops) mod scaled;

@@ -121,6 +121,35 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
         samples: |s| s.add(vec![s.float("a", &[5])], vec![Arg::Value(ValueId(0)), DType::I64.into()]),
     },
     OpDef {
+        schema: "prims::bitcast(Tensor a, ScalarType dtype) -> Tensor",
+        kind: Kind::Prim {
+            doc: "The bits of each element as one of another dtype of the same size.",
+            meta: |cx, call| {
+                let (a, to) = (cx.meta(call, "a")?, dtype_arg(call)?);
+                if a.dtype.size() != to.size() || a.dtype == DType::Bool || to == DType::Bool {
+                    return Err(call.invalid(format!("{} has other bits than {to}", a.dtype)));
+                }
+                Ok(tensor(to, a.sizes.iter().cloned()))
+            },
+            lower: Lower::Loop(|cx| {
+                let (index, to) = (cx.index.clone(), dtype_arg(&cx.call.call)?);
+                let v = cx.load_arg("a", index)?;
+                Ok(cx.b.push(to, kernel_ir::InstKind::Bitcast(v)))
+            }),
+            complex: ComplexRule::REAL_ONLY,
+            batch: BatchRule::Leading,
+            shard: ShardRule::Pointwise(Passes::No),
+            reference: Reference::Fn(|c| one(c, c.tensor("a")?.view_bits(c.out().0))),
+        },
+        grad: Grad::NotDifferentiable("it works on bits"),
+        tolerance: Tolerance::EXACT,
+        autocast: Autocast::NONE,
+        samples: |s| {
+            s.add(vec![s.float("a", &[5])], vec![Arg::Value(ValueId(0)), DType::I32.into()]);
+            s.add(vec![s.ints("a", &[5], 200)], vec![Arg::Value(ValueId(0)), DType::F64.into()]);
+        },
+    },
+    OpDef {
         schema: "prims::full(SymInt[] sizes, Scalar value, ScalarType dtype) -> Tensor",
         kind: Kind::Prim {
             doc: "Every element is `value`.",

@@ -4,6 +4,7 @@ use fx_ir::ValueId;
 use ir_core::{Relation, Shape, SymExpr, numel};
 use smallvec::SmallVec;
 
+use crate::ops::shapes::bits;
 use crate::ops::shapes::shape::{self, Made, out};
 use crate::{Builder, Call, OpDef, OpError};
 
@@ -11,6 +12,8 @@ use crate::{Builder, Call, OpDef, OpError};
 pub(in crate::ops) const OPS: &[OpDef] = &[
     composite!("aten::view(Tensor(a) self, SymInt[] size) -> Tensor(a)", |b, c| reshape(b, c, "size")),
     composite!("aten::view_copy(Tensor self, SymInt[] size) -> Tensor", |b, c| reshape(b, c, "size")),
+    composite!("aten::view.dtype(Tensor(a) self, ScalarType dtype) -> Tensor(a)", bits::view_dtype),
+    composite!("aten::view_copy.dtype(Tensor self, ScalarType dtype) -> Tensor", bits::view_dtype),
     composite!("aten::_unsafe_view(Tensor self, SymInt[] size) -> Tensor", |b, c| reshape(b, c, "size")),
     composite!("aten::_reshape_copy(Tensor self, SymInt[] size) -> Tensor", |b, c| reshape(b, c, "size")),
     composite!(

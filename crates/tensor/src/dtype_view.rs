@@ -1,11 +1,24 @@
-//! Complex tensors seen as real ones and back: PyTorch's `view_as_real` and `view_as_complex`. Bytes are shared where the
-//! strides allow it.
+//! Tensors seen as such of another dtype: complex ones as real ones and back (PyTorch's `view_as_real` and `view_as_complex`), and
+//! the bits of elements as those of another dtype of the same size. Bytes are shared where the strides allow it.
 
 use ir_core::DType;
 
 use crate::{Sizes, Strides, Tensor, TensorError};
 
 impl Tensor {
+    /// The same bits as elements of another dtype of the same size, without copying.
+    ///
+    /// # Errors
+    /// A dtype of another size.
+    pub fn view_bits(&self, dtype: DType) -> Result<Tensor, TensorError> {
+        if dtype.size() != self.dtype.size() {
+            let text = format!("elements of {} and {dtype} differ in size", self.dtype);
+            return Err(TensorError::Shape(text));
+        }
+        let view = Tensor::new(self.storage.clone(), dtype, &self.sizes, &self.strides, self.offset)?;
+        Ok(view.with_device(self.device.clone()))
+    }
+
     /// A complex tensor `[…]` with strides `s` as the real tensor `[…, 2]` with strides `2 s, 1`, without copying; a tensor
     /// of another dtype is itself.
     ///
