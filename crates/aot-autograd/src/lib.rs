@@ -25,6 +25,7 @@ mod joint;
 mod normalize;
 mod partition;
 pub mod passes;
+pub mod quantize;
 mod symbols;
 pub mod transform;
 

@@ -5,6 +5,7 @@
 use std::time::Instant;
 
 use backend_cpu::micro::narrow::{self, Narrow, NarrowConv, NarrowMatmul, NarrowWeights};
+use backend_cpu::micro::quantized::{self, Columns, Floats, QuantizedMatmul, QuantizedWeights, Source};
 use backend_cpu::micro::{
     Attention, BatchDim, COut, ConvPlan, ConvShape, EmptyRow, Epilogue, EpilogueBlock, Hook, Isa, Mask,
     MatRef, MatmulPacked, MatmulStrided, MicroError, PackedB, Strides5, attention, matmul_packed,
@@ -13,7 +14,8 @@ use backend_cpu::micro::{
 
 /// `conv N C H W O K STRIDE PAD GROUPS` channels-last, `convf` the same with channels-first input and output, `convp` with weights packed in
 /// each call, `mm M N K` packed
-/// weight, `mm8`, `mm16`, `conv8` and `conv16` the same of 8-bit integers and `bf16` without an epilogue, `lin M N K` weight `[N, K]` unpacked, `bmm B M N K` both row-major, `attn B H Lq Lk D CAUSAL`.
+/// weight, `mm8`, `mm16`, `conv8` and `conv16` the same of 8-bit integers and `bf16` without an epilogue
+/// (`mm16 M N K COPIES` takes turns with copies of the weight), `q4` and `q8 M N K GROUPS COPIES` weights of four and eight bits, `lin M N K` weight `[N, K]` unpacked, `bmm B M N K` both row-major, `attn B H Lq Lk D CAUSAL`.
 const CASES: &[&str] = &[
     // resnet50
     "convf 1 3 224 224 64 7 2 3 1",
@@ -140,8 +142,12 @@ fn run(kind: &str, sizes: &[usize]) -> Result<(f64, f64), Box<dyn std::error::Er
             };
             narrow_conv(shape, if kind == "conv8" { Narrow::U8 } else { Narrow::Bf16 })?
         }
-        ("mm8", &[m, n, k]) => narrow_product(m, n, k, Narrow::U8)?,
-        ("mm16", &[m, n, k]) => narrow_product(m, n, k, Narrow::Bf16)?,
+        ("mm8", &[m, n, k]) => narrow_product([m, n, k], Narrow::U8, 1)?,
+        ("mm16", &[m, n, k]) => narrow_product([m, n, k], Narrow::Bf16, 1)?,
+        ("mm16", &[m, n, k, copies]) => narrow_product([m, n, k], Narrow::Bf16, copies)?,
+        ("q4" | "q8", &[m, n, k, groups, copies]) => {
+            quantized_product([m, n, k], groups, if kind == "q4" { 16 } else { 256 }, copies)?
+        }
         ("lin", &[m, n, k]) => strided(1, m, n, k, true)?,
         ("bmm", &[b, m, n, k]) => strided(b, m, n, k, false)?,
         ("attn", &[b, h, lq, lk, d, causal]) => attend([b, h, lq, lk, d], causal != 0)?,
@@ -240,20 +246,67 @@ fn packed(m: usize, n: usize, k: usize) -> Result<(f64, f64), MicroError> {
     Ok(((2 * m * n * k) as f64, seconds))
 }
 
-fn narrow_product(m: usize, n: usize, k: usize, numbers: Narrow) -> Result<(f64, f64), MicroError> {
+fn narrow_product([m, n, k]: [usize; 3], numbers: Narrow, copies: usize) -> Result<(f64, f64), MicroError> {
     let (a, w) = (values(m * k), values(n * k));
     let done = |block: &EpilogueBlock| {
         std::hint::black_box(block.ptr);
     };
     let (w, isa) = (w.as_ptr().cast(), Isa::best());
     // SAFETY: w is [N, K] of numbers of at most four bytes.
-    let b = unsafe { NarrowWeights::pack((numbers, isa), w, [k, n], [1, k as isize], 0)? };
+    let pack = || unsafe { NarrowWeights::pack((numbers, isa), w, [k, n], [1, k as isize], 0) };
+    let all = (0..copies).map(|_| pack()).collect::<Result<Vec<_>, _>>()?;
+    let mut turns = all.iter().cycle();
     let seconds = time(|| {
         let strides = [k as isize, 1];
+        let Some(b) = turns.next() else { return Ok(()) };
         let call =
-            NarrowMatmul { m, a: a.as_ptr().cast(), strides, b: &b, batch: &[], hook: Hook::Closure(&done) };
+            NarrowMatmul { m, a: a.as_ptr().cast(), strides, b, batch: &[], hook: Hook::Closure(&done) };
         // SAFETY: the buffers are as large as the shape says.
         unsafe { narrow::matmul(&call) }
+    })?;
+    Ok(((2 * m * n * k) as f64, seconds))
+}
+
+/// Weights that have `numbers` values, multiplied with `bf16`.
+fn quantized_product(
+    [m, n, k]: [usize; 3],
+    groups: usize,
+    numbers: usize,
+    copies: usize,
+) -> Result<(f64, f64), MicroError> {
+    let a = values(m * k);
+    let w: Vec<u8> = (0..n * k).map(|i| ((i.wrapping_mul(2_654_435_761) >> 9) % numbers) as u8).collect();
+    let factor = vec![0.01f32; groups * n];
+    let source = Source {
+        ptr: w.as_ptr(),
+        signed: true,
+        sizes: [k, n],
+        strides: [1, k as isize],
+        groups,
+        factor: Columns { ptr: factor.as_ptr(), strides: [n as isize, 1] },
+        zero: None,
+    };
+    let done = |block: &EpilogueBlock| {
+        std::hint::black_box(block.ptr);
+    };
+    // SAFETY: the vectors have the sizes of the source.
+    let pack = || unsafe { QuantizedWeights::pack(Isa::best(), &source) };
+    let all = (0..copies).map(|_| pack()).collect::<Result<Vec<_>, _>>()?;
+    let mut turns = all.iter().cycle();
+    let seconds = time(|| {
+        let Some(b) = turns.next() else { return Ok(()) };
+        let call = QuantizedMatmul {
+            m,
+            a: a.as_ptr().cast(),
+            floats: Floats::Bf16,
+            strides: [k as isize, 1],
+            b,
+            batch: &[],
+            hook: Hook::Closure(&done),
+        };
+        // SAFETY: the buffers are as large as the shape says.
+        unsafe { quantized::matmul(&call) };
+        Ok(())
     })?;
     Ok(((2 * m * n * k) as f64, seconds))
 }

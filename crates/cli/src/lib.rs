@@ -61,6 +61,8 @@ enum Command {
     Explain(commands::explain::Args),
     /// Compares every intermediate value of a compiled model with float64, and names the first operator that is wrong.
     Verify(commands::verify::Args),
+    /// Quantizes a model: weights and activations, or weights alone, to integers; prints the error of each layer.
+    Quantize(commands::quantize::Args),
     /// Makes a model that fails on a backend small: a graph of a few nodes with its inputs.
     Minify(commands::minify::Args),
     /// Lists the backends, their devices, and why one cannot run here.
@@ -115,6 +117,7 @@ fn run(cli: &Cli) -> Result<()> {
         Command::Bench(args) => commands::bench::run(args, &cli.global, &mut out),
         Command::Explain(args) => commands::explain::run(args, &mut out),
         Command::Verify(args) => commands::verify::run(args, &cli.global, &mut out),
+        Command::Quantize(args) => commands::quantize::run(args, &cli.global, &mut out),
         Command::Minify(args) => commands::minify::run(args, &cli.global, &mut out),
         Command::Backends(args) => commands::backends::run(args, &mut out),
         Command::Cache(args) => commands::cache::run(args, &cli.global, &mut out),

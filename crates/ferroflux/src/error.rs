@@ -31,6 +31,9 @@ pub enum Error {
     /// Operators that are not supported: all of them.
     #[error("{} of the model's calls are not supported:\n{}", .0.len(), lines(.0))]
     Unsupported(Vec<prims::DecomposeError>),
+    /// A model that cannot be quantized.
+    #[error("the model cannot be quantized: {0}")]
+    Quantize(String),
     /// A layout on a mesh.
     #[error(transparent)]
     Sharding(#[from] sharding::ShardingError),

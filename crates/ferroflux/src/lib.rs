@@ -24,6 +24,7 @@
 //! - [`mesh`]: one program on many devices.
 //! - [`profiler`], [`report`]: where time goes; a page about each compiled program.
 //! - [`verify`], [`minify`]: the first operator with wrong numbers; small programs that still fail.
+//! - [`quantize`]: models with integers for weights and activations.
 //! - [`func`]: functions of tensors in Rust, and their transforms: `grad`, `vmap`, `jvp`, `hessian`, ….
 //! - [`list_backends`]: the available backends, and the reasons why others are not.
 //! - [`graph_backend`]: backends in Rust that take whole graphs (`eager`, `inspect`, your own), as plugins.
@@ -60,6 +61,7 @@ pub mod pipeline;
 pub mod prelude;
 pub mod profiler;
 mod program;
+pub mod quantize;
 mod recipe;
 pub mod report;
 mod seeds;

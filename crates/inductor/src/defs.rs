@@ -243,7 +243,10 @@ impl Def {
 /// The values that a template reads.
 pub(crate) fn template_operands(spec: &TemplateSpec) -> Vec<BufId> {
     let ids = match spec {
-        TemplateSpec::Matmul { a, b, .. } => vec![*a, *b],
+        TemplateSpec::Matmul { a, b, dequant, .. } => {
+            let quantized = dequant.iter().flat_map(|(factor, zero)| [*factor].into_iter().chain(*zero));
+            [*a, *b].into_iter().chain(quantized).collect()
+        }
         TemplateSpec::Conv { input, weight, .. } => vec![*input, *weight],
         TemplateSpec::Attention { q, k, v, mask, .. } => [*q, *k, *v].into_iter().chain(*mask).collect(),
     };

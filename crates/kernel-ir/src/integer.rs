@@ -6,8 +6,8 @@
 use ir_core::{DType, Shape, SymExpr, contiguous_strides};
 
 use crate::{
-    ArenaPlan, BodyBuilder, Buffer, Conv, Epilogue, Inst, InstKind, LoopKernel, Operand, Program, ScalarOp,
-    Stage, Step, Storage, StoreMode, Val,
+    ArenaPlan, BodyBuilder, BufId, Buffer, Conv, Epilogue, Inst, InstKind, LoopKernel, Operand, Program,
+    ScalarOp, Stage, Step, Storage, StoreMode, Val,
 };
 
 /// Whether a step multiplies 8-bit integers with sums in `i32`. Operands of a product may be `i8` and `u8`.
@@ -26,31 +26,42 @@ impl Program {
     /// The same program with integer products as products in `f32` of converted operands; `None` where there are none. Sums
     /// beyond 2²⁴ are rounded.
     pub fn with_float_products(&self) -> Option<Program> {
-        let any = |steps: &[Step]| steps.iter().any(|s| contains(self, s));
-        if !any(&self.init) && !any(&self.steps) {
-            return None;
-        }
-        let mut program = Program { init: Vec::new(), steps: Vec::new(), ..self.clone() };
-        let mut widening = Widening { program: &mut program, constants: Vec::new() };
-        let init = widening.list(&self.init, false);
-        let steps = widening.list(&self.steps, true);
-        let constants = widening.constants;
-        (program.init, program.steps) = (init, steps);
-        program.init.extend(constants);
-        program.plan = ArenaPlan::of(&program);
-        Some(program)
+        widened(self, is_integer_product, |w, step, calls, out| w.product(step, calls, out))
     }
 }
 
-fn contains(program: &Program, step: &Step) -> bool {
-    is_integer_product(program, step) || step.nested().into_iter().flatten().any(|s| contains(program, s))
+type Wanted = fn(&Program, &Step) -> bool;
+/// Replaces operands of a step, which is one of a call (`true`) or of the init list; steps that make them go to the list.
+type Widen = fn(&mut Widening<'_>, &mut Step, bool, &mut Vec<Step>);
+
+/// The same program with `widen` applied to the steps that are `wanted`; `None` where there are none.
+pub(crate) fn widened(program: &Program, wanted: Wanted, widen: Widen) -> Option<Program> {
+    let any = |steps: &[Step]| steps.iter().any(|s| contains(program, s, wanted));
+    if !any(&program.init) && !any(&program.steps) {
+        return None;
+    }
+    let mut made = Program { init: Vec::new(), steps: Vec::new(), ..program.clone() };
+    let mut widening = Widening { program: &mut made, constants: Vec::new(), wanted, widen };
+    let init = widening.list(&program.init, false);
+    let steps = widening.list(&program.steps, true);
+    let constants = widening.constants;
+    (made.init, made.steps) = (init, steps);
+    made.init.extend(constants);
+    made.plan = ArenaPlan::of(&made);
+    Some(made)
+}
+
+fn contains(program: &Program, step: &Step, wanted: Wanted) -> bool {
+    wanted(program, step) || step.nested().into_iter().flatten().any(|s| contains(program, s, wanted))
 }
 
 /// The rewriting of a program's steps.
-struct Widening<'p> {
-    program: &'p mut Program,
+pub(crate) struct Widening<'p> {
+    pub(crate) program: &'p mut Program,
     /// Conversions of constants, for the end of the init steps.
-    constants: Vec<Step>,
+    pub(crate) constants: Vec<Step>,
+    wanted: Wanted,
+    widen: Widen,
 }
 
 impl Widening<'_> {
@@ -60,7 +71,7 @@ impl Widening<'_> {
         for step in steps {
             let mut step = step.clone();
             if let Step::Together(t) = &mut step
-                && t.steps.iter().any(|s| is_integer_product(self.program, s))
+                && t.steps.iter().any(|s| (self.wanted)(self.program, s))
             {
                 // Conversions stand before products, so the members are no longer independent.
                 out.extend(self.list(&t.steps, calls));
@@ -69,8 +80,8 @@ impl Widening<'_> {
             for nested in step.nested_mut() {
                 *nested = self.list(nested, calls);
             }
-            if is_integer_product(self.program, &step) {
-                self.product(&mut step, calls, &mut out);
+            if (self.wanted)(self.program, &step) {
+                (self.widen)(self, &mut step, calls, &mut out);
             }
             out.push(step);
         }
@@ -96,7 +107,7 @@ impl Widening<'_> {
     }
 
     /// Whether an operand is the same in every call, with sizes that are numbers.
-    fn is_constant(&self, o: &Operand) -> bool {
+    pub(crate) fn is_constant(&self, o: &Operand) -> bool {
         let root = &self.program.buffers[self.program.root(o.buf)];
         let known = o.sizes.iter().chain(&o.strides).chain([&o.offset]).all(|e| e.as_const().is_some());
         known && matches!(root.storage, Storage::Constant(_) | Storage::Persistent)
@@ -105,25 +116,8 @@ impl Widening<'_> {
     /// Makes the operand a dense `f32` tensor, less `zero`, and returns the step that computes it.
     fn converted(&mut self, o: &mut Operand, zero: i64, name: String, kept: bool) -> Step {
         let dtype = self.program.buffers[o.buf].dtype;
-        let view = Buffer {
-            name: format!("{name}_integers"),
-            dtype,
-            sizes: o.sizes.clone(),
-            strides: o.strides.clone(),
-            offset: o.offset.clone(),
-            storage: Storage::View(self.program.root(o.buf)),
-        };
-        let view = self.program.buffers.push(view);
-        let storage = if kept { Storage::Persistent } else { Storage::Arena };
-        let dense = Buffer {
-            name: name.clone(),
-            dtype: DType::F32,
-            sizes: o.sizes.clone(),
-            strides: contiguous_strides(&o.sizes),
-            offset: SymExpr::ZERO,
-            storage,
-        };
-        let dense = self.program.buffers.push(dense);
+        let view = self.view(o, format!("{name}_integers"));
+        let dense = self.dense(name.clone(), DType::F32, &o.sizes, kept);
         let index: Shape = (0..o.sizes.len() as u32).map(SymExpr::loop_var).collect();
         let mut b = BodyBuilder::new();
         let x = b.load(view, dtype, index.clone());
@@ -136,9 +130,34 @@ impl Widening<'_> {
         let outer = o.sizes.clone();
         o.strides = contiguous_strides(&o.sizes);
         (o.buf, o.offset) = (dense, SymExpr::ZERO);
-        let stages = vec![Stage { inner: Shape::new(), insts: b.finish() }];
-        Step::Loop(LoopKernel { name, origins: Vec::new(), outer, accs: Vec::new(), stages })
+        each_point(name, outer, b)
     }
+
+    /// A buffer that is an operand's view of its memory.
+    pub(crate) fn view(&mut self, o: &Operand, name: String) -> BufId {
+        let view = Buffer {
+            name,
+            dtype: self.program.buffers[o.buf].dtype,
+            sizes: o.sizes.clone(),
+            strides: o.strides.clone(),
+            offset: o.offset.clone(),
+            storage: Storage::View(self.program.root(o.buf)),
+        };
+        self.program.buffers.push(view)
+    }
+
+    /// A dense buffer, which lives as long as the program where it is `kept`.
+    pub(crate) fn dense(&mut self, name: String, dtype: DType, sizes: &[SymExpr], kept: bool) -> BufId {
+        let storage = if kept { Storage::Persistent } else { Storage::Arena };
+        let (sizes, strides): (Shape, Shape) = (sizes.into(), contiguous_strides(sizes));
+        self.program.buffers.push(Buffer { name, dtype, sizes, strides, offset: SymExpr::ZERO, storage })
+    }
+}
+
+/// The step that runs a body at each point of a domain.
+pub(crate) fn each_point(name: String, outer: Shape, body: BodyBuilder) -> Step {
+    let stages = vec![Stage { inner: Shape::new(), insts: body.finish() }];
+    Step::Loop(LoopKernel { name, origins: Vec::new(), outer, accs: Vec::new(), stages })
 }
 
 /// The epilogue of a product in `f32`, which converts the result to `i32` first.

@@ -183,8 +183,24 @@ pub struct Matmul {
     /// other products. Since 1.8.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub zero: i64,
+    /// What `b` stands for where it is quantized. Since 1.9, left out where it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dequant: Option<Dequant>,
     /// Over `[batch…, m, n]`.
     pub epilogue: Epilogue,
+}
+
+/// Quantized weights: element `(k, n)` of a product's `b`, of `i8` or `u8`, stands for
+/// `(b[k, n] - zero[k / l, n]) * factor[k / l, n]`, where `l` is the number of rows that share a factor: `k` in total, divided by the
+/// rows of `factor`. `b` is the same for all batch entries. How these numbers are rounded before they are multiplied is the
+/// backend's choice, between the dtype of `a` and no rounding at all.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Dequant {
+    /// `[groups, n]` of `f32`; `groups` divides `k`.
+    pub factor: Operand,
+    /// The same sizes, of `f32`; none is 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zero: Option<Operand>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
@@ -382,7 +398,9 @@ impl Step {
     pub fn operands(&self) -> Vec<&Operand> {
         match self {
             Step::Loop(_) => Vec::new(),
-            Step::Matmul(k) => vec![&k.a, &k.b],
+            Step::Matmul(k) => {
+                [&k.a, &k.b].into_iter().chain(k.dequant.iter().flat_map(Dequant::operands)).collect()
+            }
             Step::Conv(k) => vec![&k.input, &k.weight],
             Step::Attention(k) => [&k.q, &k.k, &k.v].into_iter().chain(&k.mask).chain(&k.blocks).collect(),
             Step::Extern(k) => k.inputs.iter().collect(),

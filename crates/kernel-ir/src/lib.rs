@@ -33,6 +33,7 @@ mod body;
 mod build;
 pub mod collapse;
 mod collective;
+mod dequant;
 mod indices;
 mod integer;
 mod kernel;
@@ -58,7 +59,7 @@ pub use integer::is_integer_product;
 /// A size symbol of a program.
 pub use ir_core::{Symbol, Symbols};
 pub use kernel::{
-    AccDecl, Assert, Attention, Bind, Cond, Conv, Epilogue, ExternCall, ExternOp, For, LoopBounds,
+    AccDecl, Assert, Attention, Bind, Cond, Conv, Dequant, Epilogue, ExternCall, ExternOp, For, LoopBounds,
     LoopKernel, Matmul, Operand, Stage, Step, While,
 };
 pub use linalg::LinalgOp;

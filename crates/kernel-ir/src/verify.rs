@@ -26,8 +26,8 @@ use ir_core::{Arena, Atom, DType, EntityId, SymExpr};
 use thiserror::Error;
 
 use crate::{
-    ALIGN, AccDecl, BufId, ExternCall, ExternOp, Inst, InstKind, Operand, Program, ScalarOp, Step, Storage,
-    Val,
+    ALIGN, AccDecl, BufId, Dequant, ExternCall, ExternOp, Inst, InstKind, Matmul, Operand, Program, ScalarOp,
+    Step, Storage, Val,
 };
 
 /// Which invariant is broken, and where.
@@ -340,7 +340,8 @@ fn operands(program: &Program, step: &Step) -> Result {
             ensure(n >= 2, &place, "a product has at least two dimensions")?;
             zero_point(program, step, &m.a, m.zero, &place)?;
             rank(&m.a, n)?;
-            rank(&m.b, n)
+            rank(&m.b, n)?;
+            m.dequant.iter().try_for_each(|d| quantized_weights(program, m, d, &place))
         }
         Step::Conv(c) => {
             let n = c.epilogue.ranges.len();
@@ -409,6 +410,31 @@ fn zero_point(program: &Program, step: &Step, of: &Operand, zero: i64, place: &d
     let range = if program.buffers[of.buf].dtype == DType::U8 { 0..=255 } else { -128..=127 };
     let fits = zero == 0 || crate::is_integer_product(program, step) && range.contains(&zero);
     ensure(fits, place, "its zero point is no number of its first operand's dtype")
+}
+
+/// Quantized weights are one matrix of 8-bit integers, whose factors and zero points are those of groups of rows of equal length.
+fn quantized_weights(program: &Program, m: &Matmul, d: &Dequant, place: &dyn Fn() -> String) -> Result {
+    let dtype = |o: &Operand| program.buffers[o.buf].dtype;
+    let numbers = matches!(dtype(&m.b), DType::I8 | DType::U8)
+        && dtype(&m.a).is_float()
+        && dtype(&m.a).compute() == DType::F32;
+    ensure(
+        numbers && m.acc == DType::F32,
+        place,
+        "quantized weights are 8-bit integers, and their sums `f32`",
+    )?;
+    let lead = m.b.sizes.len() - 2;
+    let one = (0..lead).all(|i| m.b.strides[i] == SymExpr::ZERO || m.b.sizes[i] == SymExpr::ONE);
+    ensure(one, place, "quantized weights are one matrix for all batch entries")?;
+    let [k, n] = [&m.b.sizes[lead], &m.b.sizes[lead + 1]];
+    for o in d.operands() {
+        let groups = o.sizes.first().and_then(SymExpr::as_const).filter(|g| *g > 0);
+        let divides = groups.zip(k.as_const()).is_some_and(|(g, k)| k % g == 0);
+        let fits = o.sizes.len() == 2 && o.sizes[1] == *n && o.sizes == d.factor.sizes && divides;
+        ensure(fits, place, "its factors are not those of whole groups of rows")?;
+        ensure(dtype(o) == DType::F32, place, "its factors and zero points are `f32`")?;
+    }
+    Ok(())
 }
 
 /// An exchange, or the wait for one: one operand and one result of a dtype, whose ranks differ by the dimension of blocks.

@@ -12,11 +12,13 @@ use crate::Program;
 /// Readers refuse another major.
 pub const IR_MAJOR: u16 = 1;
 /// Grows with every addition.
-pub const IR_MINOR: u16 = 8;
+pub const IR_MINOR: u16 = 9;
 /// The minor version that introduced index checks.
 pub(crate) const CHECKS: u16 = 6;
 /// The minor version that introduced integer products.
 pub(crate) const INTEGER_PRODUCTS: u16 = 8;
+/// The minor version that introduced products with quantized weights.
+pub(crate) const QUANTIZED_WEIGHTS: u16 = 9;
 const MAGIC: &[u8; 4] = b"FFXK";
 
 /// Why bytes are not a program.

@@ -182,6 +182,8 @@ pub enum TemplateSpec {
         b: ValueId,
         /// Subtracted from the left operand; 0 but for integer products.
         zero: i64,
+        /// Factors of a quantized `b`, and its zero points where they are not 0: `[groups, n]`.
+        dequant: Option<(ValueId, Option<ValueId>)>,
     },
     /// Convolution.
     Conv {

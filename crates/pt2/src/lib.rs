@@ -20,6 +20,7 @@ mod program;
 mod schema;
 mod sym;
 mod weights;
+mod write;
 
 pub use bytes::SharedBytes;
 pub use container::Archive;

@@ -53,8 +53,8 @@ fn dequantized(graph: &Graph, v: ValueId) -> Option<Dequantized> {
     })
 }
 
-/// What all elements of an argument have in common, as far as it is known.
-enum Shared {
+/// What all elements of an argument may have in common.
+pub(super) enum Shared {
     /// They are this number.
     Number(f64),
     /// They are the only element of a value.
@@ -63,7 +63,8 @@ enum Shared {
     Broadcast(ValueId),
 }
 
-fn shared(graph: &Graph, arg: &Arg) -> Option<Shared> {
+/// What all elements of an argument have in common.
+pub(super) fn shared(graph: &Graph, arg: &Arg) -> Option<Shared> {
     let Arg::Value(v) = arg else { return arg.as_scalar().map(|s| Shared::Number(s.as_f64())) };
     let kept = through(graph, *v, "prims.expand")?;
     let single = sizes(graph, kept)?.iter().all(|s| *s == SymExpr::ONE);

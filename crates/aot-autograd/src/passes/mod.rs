@@ -21,6 +21,7 @@ mod rewrite;
 mod scalars;
 mod sums;
 mod views;
+mod weights;
 
 use fx_ir::{Graph, ValueId};
 
@@ -81,6 +82,7 @@ pub const PASSES: &[Pass] = &[
     Pass { name: "arithmetic", run: arithmetic::run },
     Pass { name: "cse", run: cse::run },
     Pass { name: "integers", run: integers::run },
+    Pass { name: "weights", run: weights::run },
     Pass { name: "fast-math", run: fast_math::run },
     Pass { name: "attention", run: attention::run },
     Pass { name: "heads", run: heads::run },

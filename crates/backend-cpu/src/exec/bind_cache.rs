@@ -20,15 +20,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ir_core::EntityId;
-use kernel_ir::{InstKind, Operand, Program, Step, Storage};
+use kernel_ir::{Dequant, InstKind, Operand, Program, Step, Storage};
 use memmap2::{Mmap, MmapOptions};
 use rayon::prelude::*;
 use rustc_hash::FxHasher;
 
+use super::Op;
 use super::control::PlannedStep;
+use super::packs::Packed;
 use super::prepare::members;
-use super::{Op, Packed};
 use crate::micro::narrow::NarrowWeights;
+use crate::micro::quantized::QuantizedWeights;
 use crate::micro::{AlignedBuf, ConvWeights, Isa, PackedB};
 
 const MAGIC: &[u8; 8] = b"FFXPACK1";
@@ -66,8 +68,10 @@ const WINOGRAD: u64 = 5;
 
 /// The first of the kinds of weights of narrow numbers, by [`NarrowWeights::code`]; numbers as for a matrix.
 const NARROW: u64 = 6;
+/// The first of the kinds of quantized weights, by [`QuantizedWeights::code`]; numbers as the weights' own shape.
+const QUANTIZED: u64 = NARROW + NarrowWeights::CODES;
 /// The first number that is no kind.
-const KINDS: u64 = NARROW + NarrowWeights::CODES;
+const KINDS: u64 = QUANTIZED + QuantizedWeights::CODES;
 
 /// Contents of a record: kind, numbers, data.
 type Item<'a> = (u64, [usize; 3], &'a [u8]);
@@ -153,19 +157,23 @@ pub(super) fn needed(program: &Program, steps: &[PlannedStep], packed: &[Option<
         _ => vec![(step, Some(planned))],
     });
     for (step, planned) in each {
-        let through: Option<&Operand> = match (step, planned.and_then(PlannedStep::op)) {
-            (Step::Matmul(m), Some(Op::Matmul(_, slot))) if is_packed(*slot) => Some(&m.b),
-            (Step::Matmul(m), Some(Op::Narrow(_, slot))) if is_packed(*slot) => Some(&m.b),
-            (Step::Conv(c), Some(Op::Conv(_, slot) | Op::Narrow(_, slot))) if is_packed(*slot) => {
-                Some(&c.weight)
+        let through: Vec<&Operand> = match (step, planned.and_then(PlannedStep::op)) {
+            (Step::Matmul(m), Some(Op::Matmul(_, slot))) if is_packed(*slot) => vec![&m.b],
+            (Step::Matmul(m), Some(Op::Narrow(_, slot))) if is_packed(*slot) => vec![&m.b],
+            (Step::Matmul(m), Some(Op::Quantized(_, slot))) if is_packed(*slot) => {
+                [&m.b].into_iter().chain(m.dequant.iter().flat_map(Dequant::operands)).collect()
             }
-            _ => None,
+            (Step::Conv(c), Some(Op::Conv(_, slot) | Op::Narrow(_, slot))) if is_packed(*slot) => {
+                vec![&c.weight]
+            }
+            _ => Vec::new(),
         };
-        let Some(through) = through else {
+        if through.is_empty() {
             step.accesses().0.into_iter().for_each(&mut add);
             continue;
-        };
-        step.operands().into_iter().filter(|o| !std::ptr::eq(*o, through)).for_each(|o| add(o.buf));
+        }
+        let is_read = |o: &&Operand| !through.iter().any(|t| std::ptr::eq(*o, *t));
+        step.operands().into_iter().filter(is_read).for_each(|o| add(o.buf));
         for inst in step.bodies().into_iter().flat_map(|(_, insts)| insts) {
             if let InstKind::Load { buf, .. } = &inst.kind {
                 add(*buf);
@@ -190,6 +198,7 @@ pub(super) fn save(
     let slots = packed.iter().map(|slot| match slot {
         None => (EMPTY, [0; 3], &[][..]),
         Some(Packed::Narrow(w)) => (NARROW + w.code(), w.shape(), w.as_bytes()),
+        Some(Packed::Quantized(w)) => (QUANTIZED + w.code(), w.shape(), w.as_bytes()),
         Some(Packed::Matmul(b)) => (MATMUL, b.shape(), b.as_bytes()),
         Some(Packed::Conv(w)) => match w.matrix() {
             Some(b) => (if w.is_winograd() { WINOGRAD } else { CONV }, b.shape(), b.as_bytes()),
@@ -338,7 +347,11 @@ fn read(file: File, name: &str, program: &Program, slots: usize) -> Result<Loade
             CONV => Some(Packed::Conv(ConvWeights::of_matrix(matrix()?))),
             WINOGRAD => Some(Packed::Conv(ConvWeights::of_winograd(matrix()?))),
             DEPTHWISE => Some(Packed::Conv(ConvWeights::of_depthwise(buf()))),
-            NARROW..KINDS => {
+            QUANTIZED..KINDS => {
+                let weights = QuantizedWeights::of_file(Isa::best(), kind - QUANTIZED, shape, buf());
+                Some(Packed::Quantized(weights.ok_or("a pack has another size")?))
+            }
+            NARROW..QUANTIZED => {
                 let weights = NarrowWeights::of_file(kind - NARROW, Isa::best(), shape, buf());
                 Some(Packed::Narrow(weights.ok_or("a pack has another size")?))
             }

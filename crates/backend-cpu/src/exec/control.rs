@@ -4,14 +4,15 @@
 use std::sync::Arc;
 
 use ir_core::EntityId;
-use kernel_ir::runtime::{Exchanges, Exec, Node, Number, Sizes};
+use kernel_ir::runtime::{Exchanges, Exec, Number, Sizes};
 use kernel_ir::{BufId, Program};
 use plugin_sdk::dlpack::DL_CPU;
 use plugin_sdk::{DeviceId, step_ran, steps_wanted};
 
 use super::error::Written;
 use super::memory::Block;
-use super::{Buffers, Call, ExecError, Op, Packed, byte_size};
+use super::packs::Packed;
+use super::{Buffers, Call, ExecError, Op, byte_size};
 use crate::clif::{self, Code, Fault, OutOfBounds};
 
 /// The device of all steps.
@@ -19,20 +20,6 @@ const HOST: DeviceId = DeviceId { device_type: DL_CPU, device_id: 0 };
 
 /// A step as this executor runs it.
 pub(super) type PlannedStep = kernel_ir::runtime::PlannedStep<Op>;
-
-/// Numbers the operations that may hold packed weights, nested ones too; returns their number.
-pub(super) fn number_packs(ops: &mut [PlannedStep], next: &mut usize) {
-    for planned in ops {
-        match &mut planned.node {
-            Node::Op(Op::Matmul(_, slot) | Op::Conv(_, slot) | Op::Staged(_, slot) | Op::Narrow(_, slot)) => {
-                *slot = *next;
-                *next += 1;
-            }
-            Node::Op(Op::Several(list)) => number_packs(list, next),
-            node => node.lists_mut().into_iter().for_each(|list| number_packs(list, next)),
-        }
-    }
-}
 
 /// A call in progress.
 pub(super) struct Running<'a> {

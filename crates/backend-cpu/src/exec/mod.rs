@@ -16,7 +16,9 @@ mod listing;
 mod loop_op;
 mod memory;
 mod narrow;
+mod packs;
 mod prepare;
+mod quantized;
 mod sizes;
 mod sort;
 mod staged;
@@ -27,7 +29,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ir_core::EntityId;
-use kernel_ir::runtime::{Binder, Collectives, Dynamic, Exchanges, Exec, Machine, Node, Sizes};
+use kernel_ir::runtime::{Binder, Collectives, Dynamic, Exchanges, Exec, Machine, Sizes};
 use kernel_ir::{Buffer, Program, Storage};
 use plugin_sdk::dlpack::{DL_CPU, DL_CUDA_HOST};
 use plugin_sdk::{DeviceId, OwnedTensor, TensorView};
@@ -37,11 +39,11 @@ pub use error::{ExecError, Written};
 pub use forked::after_fork;
 
 use crate::clif::{self, Code, EpilogueContext, Fault};
-use crate::micro::narrow::NarrowWeights;
-use crate::micro::{ConvWeights, PackedB, team};
-use control::{PlannedStep, Running, number_packs};
+use crate::micro::team;
+use control::{PlannedStep, Running};
 use cores::wanted_threads;
 use memory::{Arenas, Block, Region, copy_strided};
+use packs::{Packed, number_packs, pack};
 
 /// Base pointer of each buffer of a program, by number; views hold none.
 struct Buffers(Vec<*mut u8>);
@@ -82,19 +84,14 @@ enum Op {
     Staged(Box<staged::StagedOp>, usize),
     /// With its index in the list of packed weights.
     Narrow(Box<narrow::NarrowOp>, usize),
+    /// With its index in the list of packed weights.
+    Quantized(Box<quantized::QuantizedOp>, usize),
     Sort(sort::SortOp),
     Linalg(::linalg::host::MatrixRoutine),
     /// Run by the call itself, which holds the exchanges in progress.
     Exchange(kernel_ir::runtime::ExchangeStep),
     /// One step that is executed as several.
     Several(Vec<PlannedStep>),
-}
-
-/// A weight in the layout of its kernel.
-enum Packed {
-    Matmul(PackedB),
-    Conv(ConvWeights),
-    Narrow(NarrowWeights),
 }
 
 /// Offsets of the arena's buffers at some sizes.
@@ -286,11 +283,7 @@ impl Compiled {
         let mut packed = Vec::new();
         pack(&self.steps, &base, &sizes, &mut packed)?;
         for p in packed.iter().flatten() {
-            bytes += match p {
-                Packed::Matmul(b) => b.bytes(),
-                Packed::Conv(w) => w.bytes(),
-                Packed::Narrow(w) => w.bytes(),
-            } as u64;
+            bytes += p.bytes() as u64;
         }
         if let Some(path) = kept {
             self.save_bound(&path, &base, &packed, &sizes);
@@ -506,36 +499,6 @@ impl Compiled {
 static EMPTY: Bound =
     Bound { base: Buffers(Vec::new()), packed: Vec::new(), _memory: Vec::new(), file: None };
 
-/// Packs the constant weights of operations and of those nested in them, in the order of `number_packs`.
-fn pack(
-    steps: &[PlannedStep],
-    base: &Buffers,
-    sizes: &Sizes,
-    packed: &mut Vec<Option<Packed>>,
-) -> Result<(), ExecError> {
-    for planned in steps {
-        let op = match &planned.node {
-            Node::Op(op) => op,
-            node => {
-                node.lists().into_iter().try_for_each(|list| pack(list, base, sizes, packed))?;
-                continue;
-            }
-        };
-        match op {
-            Op::Matmul(m, _) => packed.push(m.pack(base)?.map(Packed::Matmul)),
-            // The packed form does not depend on the image's size; symbols have their hints here.
-            Op::Conv(c, _) => {
-                packed.push(if c.packs { c.pack(base, sizes).ok().map(Packed::Conv) } else { None });
-            }
-            Op::Staged(s, _) => packed.push(s.pack(base, sizes)?),
-            Op::Narrow(n, _) => packed.push(n.pack(base, sizes)?),
-            Op::Several(list) => pack(list, base, sizes, packed)?,
-            _ => {}
-        }
-    }
-    Ok(())
-}
-
 fn run(op: &Op, call: &Call<'_>, all: &[Option<Packed>]) -> Result<(), ExecError> {
     let packed = |slot: &usize| all.get(*slot).and_then(Option::as_ref);
     match op {
@@ -556,6 +519,9 @@ fn run(op: &Op, call: &Call<'_>, all: &[Option<Packed>]) -> Result<(), ExecError
         Op::Staged(s, slot) => s.run(call, packed(slot)),
         Op::Narrow(n, slot) => {
             n.run(call, packed(slot).and_then(|p| if let Packed::Narrow(w) = p { Some(w) } else { None }))
+        }
+        Op::Quantized(q, slot) => {
+            q.run(call, packed(slot).and_then(|p| if let Packed::Quantized(w) = p { Some(w) } else { None }))
         }
         Op::Sort(s) => s.run(call),
         Op::Linalg(l) => linalg::run(l, call),

@@ -7,8 +7,9 @@ use ir_core::{DType, SymExpr};
 use kernel_ir::runtime::Sizes;
 use kernel_ir::{Conv, Matmul, Operand, Program, is_integer_product};
 
+use super::packs::Packed;
 use super::template::{Finish, View, conv_shape, flattens, is_constant, strides5, trailing_units};
-use super::{Buffers, Call, ExecError, Packed};
+use super::{Buffers, Call, ExecError};
 use crate::micro::narrow::{self, Narrow, NarrowConv, NarrowMatmul, NarrowWeights};
 use crate::micro::{BatchDim, Hook, Isa, MicroError};
 
@@ -62,9 +63,10 @@ pub(super) fn of_matmul(program: &Program, m: &Matmul) -> Option<Narrow> {
 pub(super) fn of_conv(program: &Program, c: &Conv) -> Option<Narrow> {
     let integers = is_integer_product(program, &kernel_ir::Step::Conv(c.clone()));
     let found = numbers(program, &c.input, &c.weight, integers)?;
-    // Windows of single channels are no products: those of floats have a kernel in `f32`.
+    // Windows of single channels are no products. There is a kernel for images where each channel gives one of the result.
     let single = c.groups > 1 && c.weight.sizes[1] == SymExpr::ONE;
-    let fits = found != Narrow::Bf16 || c.acc == DType::F32 && !single;
+    let depthwise = c.weight.sizes.len() <= 4 && c.weight.sizes[0].as_const() == Some(c.groups);
+    let fits = found != Narrow::Bf16 || c.acc == DType::F32 && (!single || depthwise);
     fits.then_some(found)
 }
 

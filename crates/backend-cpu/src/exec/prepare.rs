@@ -12,6 +12,7 @@ use super::finish::recognise;
 use super::jobs::Jobs;
 use super::loop_op::LoopOp;
 use super::narrow::{self, NarrowOp};
+use super::quantized::{self, QuantizedOp};
 use super::sort::SortOp;
 use super::staged::{self, StagedOp};
 use super::template::{AttentionOp, ConvOp, Finish, MatmulOp, flattens};
@@ -170,6 +171,13 @@ fn matmul(program: &mut Program, m: &Matmul, jobs: &mut Jobs) -> Result<Op, Exec
         return Err(ExecError::Malformed(format!("matmul `{}` has operands of different ranks", m.name)));
     }
     let empty = m.a.sizes[rank - 1] == SymExpr::ZERO;
+    if let Some(d) = &m.dequant {
+        let dtype = program.buffers[m.a.buf].dtype;
+        let refused = || LowerError::DType { kernel: m.name.clone(), dtype };
+        let floats = quantized::floats(dtype).ok_or_else(refused)?;
+        let finish = hook(program, &m.name, &m.epilogue, rows_of(m, rank), jobs)?;
+        return Ok(Op::Quantized(Box::new(QuantizedOp::new(program, (m, d), floats, finish)), 0));
+    }
     if let Some(numbers) = narrow::of_matmul(program, m).filter(|_| !empty) {
         let finish = hook(program, &m.name, &m.epilogue, rows_of(m, rank), jobs)?;
         return Ok(Op::Narrow(Box::new(NarrowOp::matmul(program, m, numbers, finish)), 0));

@@ -16,8 +16,9 @@ use kernel_ir::{
 use super::jobs::Jobs;
 use super::loop_op::LoopOp;
 use super::memory::Block;
+use super::packs::Packed;
 use super::template::{View, conv_shape, flattens, is_constant, strides5, sums_place};
-use super::{Buffers, Call, ExecError, Packed};
+use super::{Buffers, Call, ExecError};
 use crate::micro::{self, BatchDim, COut, ConvPlan, ConvWeights, Isa, MatRef, PackedB, Strides5, team};
 use crate::vir::lower_kernel;
 use kernel_ir::runtime::Sizes;

@@ -70,6 +70,7 @@ mod matmul;
 mod matmul_f64;
 pub mod narrow;
 mod pack;
+pub mod quantized;
 mod scratch;
 mod simd;
 mod skinny;

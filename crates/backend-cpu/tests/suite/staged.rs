@@ -95,6 +95,7 @@ fn products_with_batches_shared_and_transposed_operands() {
                 b: w,
                 acc: acc(dtype),
                 zero: 0,
+                dequant: None,
                 epilogue,
             };
             b.program.steps.push(Step::Matmul(step));

@@ -179,6 +179,7 @@ fn products_with_every_epilogue() {
                 b: o,
                 acc: DType::F32,
                 zero: 0,
+                dequant: None,
                 epilogue: e,
             }));
             let mut inputs = vec![data(&[batch, m, k], 1), data(wsizes, 2)];
@@ -228,6 +229,7 @@ fn constant_weights_are_packed_and_any_number_of_rows_runs() {
             b: o,
             acc: DType::F32,
             zero: 0,
+            dequant: None,
             epilogue,
         }));
         let weight = data(&[n, k], 5);
@@ -278,6 +280,7 @@ fn products_of_other_dtypes() {
             b: o,
             acc,
             zero: 0,
+            dequant: None,
             epilogue,
         }));
         let make = |sizes: &[i64], seed| {

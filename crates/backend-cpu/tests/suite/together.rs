@@ -170,6 +170,7 @@ fn products_keep_their_packed_weights() {
             b,
             acc: DType::F32,
             zero: 0,
+            dequant: None,
             epilogue,
         })
     };

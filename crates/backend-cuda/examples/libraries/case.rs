@@ -215,8 +215,16 @@ pub(crate) fn matmul(
     let sizes = with(p.m, p.n);
     let epilogue = maker.epilogue(epilogue_kind, &sizes, &p.out, sizes.len() - 1);
     let acc = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
-    let step =
-        Step::Matmul(Matmul { name: "matmul".into(), origins: Vec::new(), a, b, acc, zero: 0, epilogue });
+    let step = Step::Matmul(Matmul {
+        name: "matmul".into(),
+        origins: Vec::new(),
+        a,
+        b,
+        acc,
+        zero: 0,
+        dequant: None,
+        epilogue,
+    });
     let flops = 2.0 * p.batch.iter().product::<i64>() as f64 * (p.m * p.n * p.k) as f64;
     Case {
         name: name.into(),

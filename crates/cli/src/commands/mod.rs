@@ -7,6 +7,7 @@ pub(crate) mod explain;
 pub(crate) mod graph;
 pub(crate) mod minify;
 pub(crate) mod plugin;
+pub(crate) mod quantize;
 pub(crate) mod run;
 pub(crate) mod train;
 pub(crate) mod verify;

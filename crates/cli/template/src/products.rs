@@ -3,7 +3,7 @@
 
 use plugin_sdk::ir_core::Scalar;
 use plugin_sdk::kernel_ir::runtime::Sizes;
-use plugin_sdk::kernel_ir::{BufId, Conv, Matmul, Operand, Program};
+use plugin_sdk::kernel_ir::{BufId, Conv, Dequant, Matmul, Operand, Program};
 use plugin_sdk::{DType, PluginError};
 
 use crate::kernel::run_epilogue;
@@ -62,6 +62,31 @@ impl Sum {
     }
 }
 
+/// The numbers by which quantized weights are turned into floats.
+struct Quantized {
+    factor: View,
+    zero: Option<View>,
+    /// Rows of the weights that share a factor.
+    length: i64,
+}
+
+impl Quantized {
+    fn new(dequant: &Dequant, depth: i64, sizes: &Sizes) -> Result<Quantized, PluginError> {
+        let factor = View::new(&dequant.factor, sizes)?;
+        let zero = dequant.zero.as_ref().map(|zero| View::new(zero, sizes)).transpose()?;
+        let length = (depth / factor.sizes[0].max(1)).max(1);
+        Ok(Quantized { factor, zero, length })
+    }
+
+    fn value(&self, weight: Scalar, [k, n]: [i64; 2], memory: &Memory) -> Result<Scalar, PluginError> {
+        let at = |view: &View| -> Result<f64, PluginError> {
+            Ok(memory.at(view.buf, view.place(&[k / self.length, n]))?.as_f64())
+        };
+        let zero = self.zero.as_ref().map_or(Ok(0.0), at)?;
+        Ok(Scalar::Float((weight.as_f64() - zero) * at(&self.factor)?))
+    }
+}
+
 /// `out[…, m, n] = Σ_k (a[…, m, k] - zero) * b[…, k, n]`.
 pub(crate) fn matmul(
     program: &Program,
@@ -72,14 +97,19 @@ pub(crate) fn matmul(
     let (a, b) = (View::new(&step.a, sizes)?, View::new(&step.b, sizes)?);
     let rank = a.sizes.len();
     let depth = a.sizes[rank - 1];
+    let quantized = step.dequant.as_ref().map(|d| Quantized::new(d, depth, sizes)).transpose()?;
     for_each_index(&sizes.all(&step.epilogue.ranges)?, &mut |point| {
         // The point is `[batch…, m, n]`: the row of `a` and the column of `b` begin where the summed index is 0.
         let (mut row, mut column) = (point.to_vec(), point.to_vec());
         (row[rank - 1], column[rank - 2]) = (0, 0);
         let (mut at_a, mut at_b) = (a.place(&row), b.place(&column));
         let mut sum = Sum::new(step.acc, step.zero);
-        for _ in 0..depth {
-            sum.add(memory.at(a.buf, at_a)?, memory.at(b.buf, at_b)?);
+        for k in 0..depth {
+            let mut weight = memory.at(b.buf, at_b)?;
+            if let Some(quantized) = &quantized {
+                weight = quantized.value(weight, [k, point[rank - 1]], memory)?;
+            }
+            sum.add(memory.at(a.buf, at_a)?, weight);
             at_a += a.strides[rank - 1];
             at_b += b.strides[rank - 2];
         }

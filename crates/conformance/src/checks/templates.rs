@@ -103,7 +103,16 @@ fn product(
     }
     let sizes = shape(&of(m, n));
     let epilogue = epilogue(&mut b, after, acc, &sizes);
-    let step = Matmul { name: "matmul".into(), origins: vec![], a, b: right_operand, acc, zero: 0, epilogue };
+    let step = Matmul {
+        name: "matmul".into(),
+        origins: vec![],
+        a,
+        b: right_operand,
+        acc,
+        zero: 0,
+        dequant: None,
+        epilogue,
+    };
     b.program.steps.push(Step::Matmul(step));
     let mut inputs = vec![filled(dtype, &dims(&left), 51)?, filled(dtype, &dims(&right), 52)?];
     if let EpilogueKind::BiasRelu(d) = after {
@@ -127,6 +136,7 @@ fn integer_product(dtype: DType, [m, k, n]: [i64; 3], zero: i64) -> Result<Case,
         b: right,
         acc: DType::I32,
         zero,
+        dequant: None,
         epilogue,
     };
     b.program.steps.push(Step::Matmul(step));
@@ -166,8 +176,16 @@ fn shared_batch() -> Result<Case, Fault> {
     let right =
         Operand { buf: w, sizes: shape(&[3, 5, 6]), strides: shape(&[0, 6, 1]), offset: SymExpr::ZERO };
     let epilogue = epilogue(&mut b, EpilogueKind::Nothing, DType::F32, &shape(&[3, 4, 6]));
-    let step =
-        Matmul { name: "matmul".into(), origins: vec![], a, b: right, acc: DType::F32, zero: 0, epilogue };
+    let step = Matmul {
+        name: "matmul".into(),
+        origins: vec![],
+        a,
+        b: right,
+        acc: DType::F32,
+        zero: 0,
+        dequant: None,
+        epilogue,
+    };
     b.program.steps.push(Step::Matmul(step));
     let inputs = vec![filled(DType::F32, &[3, 4, 5], 54)?, filled(DType::F32, &[5, 6], 55)?];
     Ok(Case::new("one right matrix for a batch", b.finish(), inputs).tolerance(SUMS))
@@ -182,8 +200,16 @@ fn dynamic_rows() -> Result<Case, Fault> {
     let a = b.whole(x);
     let right = Operand { buf: w, sizes: shape(&[8, 6]), strides: shape(&[1, 8]), offset: SymExpr::ZERO };
     let epilogue = epilogue(&mut b, EpilogueKind::BiasRelu(1), DType::F32, &exprs([rows, 6.into()]));
-    let step =
-        Matmul { name: "linear".into(), origins: vec![], a, b: right, acc: DType::F32, zero: 0, epilogue };
+    let step = Matmul {
+        name: "linear".into(),
+        origins: vec![],
+        a,
+        b: right,
+        acc: DType::F32,
+        zero: 0,
+        dequant: None,
+        epilogue,
+    };
     b.program.steps.push(Step::Matmul(step));
     let mut case = Case::new("linear layer of any number of rows", b.finish(), vec![]).tolerance(SUMS);
     case.constants = vec![("fc.weight".into(), filled(DType::F32, &[6, 8], 56)?)];

@@ -49,7 +49,16 @@ fn product(b: &Build, x: BufId, w: BufId, to: BufId) -> Step {
     body.store(to, exprs([i(0), i(1)]), v, StoreMode::Write);
     let epilogue = Epilogue { ranges: b.program.buffers[to].sizes.clone(), insts: body.finish() };
     let (name, origins) = ("product".into(), vec![]);
-    Step::Matmul(Matmul { name, origins, a: b.whole(x), b: b.whole(w), acc: DType::F32, zero: 0, epilogue })
+    Step::Matmul(Matmul {
+        name,
+        origins,
+        a: b.whole(x),
+        b: b.whole(w),
+        acc: DType::F32,
+        zero: 0,
+        dequant: None,
+        epilogue,
+    })
 }
 
 fn push(b: &mut Build, steps: Vec<Step>) {

@@ -17,12 +17,12 @@ pub(super) fn wide(dtype: DType) -> DType {
 }
 
 /// The tensor in double precision.
-pub(super) fn widened(tensor: &Tensor) -> Result<Tensor, Error> {
+pub(crate) fn widened(tensor: &Tensor) -> Result<Tensor, Error> {
     Ok(tensor.to_dtype(wide(tensor.dtype()))?)
 }
 
 /// The graph with every float in double precision, conversions between floats included.
-pub(super) fn in_double(graph: &Graph) -> Graph {
+pub(crate) fn in_double(graph: &Graph) -> Graph {
     let mut graph = graph.clone();
     graph.subgraphs.iter_mut().for_each(|(_, inner)| *inner = in_double(inner));
     for (_, value) in graph.values.iter_mut() {

@@ -35,6 +35,7 @@ use fx_ir::{Graph, NodeId, Uses, ValueId};
 use serde::Serialize;
 
 use crate::{Error, Input, Options, Program};
+pub(crate) use double::{in_double, widened};
 use judge::Distance;
 use runs::Runs;
 

@@ -260,6 +260,7 @@ fn product() -> (Program, Step) {
         b: operand(bufs[1]),
         acc: DType::F32,
         zero: 0,
+        dequant: None,
         epilogue: kernel_ir::Epilogue {
             ranges: [512, 512].map(SymExpr::from_i64).into_iter().collect(),
             insts: b.finish(),

@@ -173,6 +173,7 @@ fn sum(
         b: w,
         acc: DType::F32,
         zero: 0,
+        dequant: None,
         epilogue,
     });
     (step, [residual, bias, out])
@@ -381,6 +382,7 @@ fn in_place_stores_are_vectors() {
         b: w,
         acc: DType::F32,
         zero: 0,
+        dequant: None,
         epilogue: epilogue_of_update,
     };
     let step = Step::Matmul(matmul);

@@ -187,6 +187,7 @@ fn product(dtype: DType, [batch, m, k, n]: [i64; 4], along_inner: bool) {
         b: case.operand(b, &[batch, k, n], &strides, 0),
         acc: DType::F32,
         zero: 0,
+        dequant: None,
         epilogue,
     });
     let mut expected = Vec::new();

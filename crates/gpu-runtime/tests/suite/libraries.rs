@@ -50,8 +50,16 @@ fn product(dtype: DType, [m, n, k]: [i64; 3]) -> (Program, Step) {
     let mut p = Program::default();
     let (a, b) = (operand(&mut p, dtype, &[m, k]), operand(&mut p, dtype, &[k, n]));
     let epilogue = stored(&mut p, dtype, &[m, n]);
-    let step =
-        Matmul { name: "product".into(), origins: Vec::new(), a, b, acc: DType::F32, zero: 0, epilogue };
+    let step = Matmul {
+        name: "product".into(),
+        origins: Vec::new(),
+        a,
+        b,
+        acc: DType::F32,
+        zero: 0,
+        dequant: None,
+        epilogue,
+    };
     (p, Step::Matmul(step))
 }
 

@@ -329,7 +329,8 @@ pub(crate) fn rename(step: &mut Step, map: &FxHashMap<BufId, BufId>, shift: &FxH
     match step {
         Step::Loop(k) => k.stages.iter_mut().for_each(|s| insts(&mut s.insts)),
         Step::Matmul(k) => {
-            [&mut k.a, &mut k.b].into_iter().for_each(operand);
+            let quantized = k.dequant.iter_mut().flat_map(|d| [&mut d.factor].into_iter().chain(&mut d.zero));
+            [&mut k.a, &mut k.b].into_iter().chain(quantized).for_each(operand);
             insts(&mut k.epilogue.insts);
         }
         Step::Conv(k) => {

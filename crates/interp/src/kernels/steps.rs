@@ -2,7 +2,7 @@
 
 use ir_core::DType;
 use ir_core::SymId;
-use kernel_ir::{Attention, Bind, Conv, ExternCall, ExternOp, Matmul, Operand, Program, Step};
+use kernel_ir::{Attention, Bind, Conv, Dequant, ExternCall, ExternOp, Matmul, Operand, Program, Step};
 use tensor::{Tensor, TensorError, linalg};
 
 use super::memory::Memory;
@@ -114,9 +114,37 @@ fn matmul(
 ) -> Result<(), KernelError> {
     let (a, b) = (memory.operand(&k.name, &k.a, bindings)?, memory.operand(&k.name, &k.b, bindings)?);
     let a = shifted(&k.name, a, k.zero)?;
+    let b = match &k.dequant {
+        Some(d) => dequantized(&k.name, &b, d, bindings, memory)?,
+        None => b,
+    };
     let product = linalg::matmul(&a, &b, k.acc).map_err(refused(&k.name))?;
     drop((a, b));
     loops::run_epilogue(program, &k.name, &k.epilogue, &product, bindings, memory)
+}
+
+/// Quantized weights `[…, k, n]` as numbers of double precision.
+fn dequantized(
+    name: &str,
+    b: &Tensor,
+    d: &Dequant,
+    bindings: &Bindings,
+    memory: &Memory,
+) -> Result<Tensor, KernelError> {
+    let numbers = |o: &Operand| -> Result<Vec<f64>, KernelError> {
+        Ok(memory.operand(name, o, bindings)?.iter_f64().collect())
+    };
+    let (factor, zero) = (numbers(&d.factor)?, d.zero.as_ref().map(numbers).transpose()?);
+    let sizes = b.sizes();
+    let (k, n) = (sizes[sizes.len() - 2], sizes[sizes.len() - 1]);
+    // An empty matrix has no group that is read.
+    let length = (k * n / factor.len().max(1)).max(1);
+    let value = |(i, x): (usize, f64)| {
+        let at = i / n % k / length * n + i % n;
+        (x - zero.as_ref().map_or(0.0, |z| z[at])) * factor[at]
+    };
+    let values: Vec<f64> = b.iter_f64().enumerate().map(value).collect();
+    Tensor::from_vec(values, sizes).map_err(refused(name))
 }
 
 /// The operand less a zero point.

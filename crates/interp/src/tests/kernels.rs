@@ -274,6 +274,7 @@ fn linear_program() -> Program {
         b: operand(&p, packed),
         acc: DType::F32,
         zero: 0,
+        dequant: None,
         epilogue: Epilogue { ranges: shape("s0, 3"), insts: epilogue.finish() },
     })];
     p

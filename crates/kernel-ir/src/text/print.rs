@@ -190,6 +190,10 @@ impl fmt::Display for Matmul {
             from(&self.origins)
         )?;
         writeln!(f, "  a {}\n  b {}", self.a, self.b)?;
+        if let Some(d) = &self.dequant {
+            writeln!(f, "  factor {}", d.factor)?;
+            d.zero.iter().try_for_each(|zero| writeln!(f, "  zero {zero}"))?;
+        }
         epilogue(&self.epilogue, f)
     }
 }

@@ -6,8 +6,8 @@ use ir_core::{DType, Scalar};
 use super::control;
 use super::parse::{Result, buf, dtype, expr, operand, shape};
 use crate::{
-    AccDecl, AccId, Attention, Collective, CollectiveOp, Combine, Conv, Epilogue, ExternCall, ExternOp, Inst,
-    InstKind, LinalgOp, LoopKernel, Matmul, ReduceOp, ScalarOp, Stage, Step, StoreMode, Val,
+    AccDecl, AccId, Attention, Collective, CollectiveOp, Combine, Conv, Dequant, Epilogue, ExternCall,
+    ExternOp, Inst, InstKind, LinalgOp, LoopKernel, Matmul, ReduceOp, ScalarOp, Stage, Step, StoreMode, Val,
 };
 
 /// A kernel or a statement of control flow, if one is next; `depth` lists of steps are open around it.
@@ -88,7 +88,18 @@ fn zero(c: &mut Cursor<'_>) -> Result<i64> {
 fn matmul(c: &mut Cursor<'_>) -> Result<Matmul> {
     let (name, acc, zero, origins) = (name(c)?, acc_dtype(c)?, zero(c)?, origins(c)?);
     let (a, b) = (titled(c, "a")?, titled(c, "b")?);
-    Ok(Matmul { name, origins, a, b, acc, zero, epilogue: epilogue(c)? })
+    let dequant = dequant(c)?;
+    Ok(Matmul { name, origins, a, b, acc, zero, dequant, epilogue: epilogue(c)? })
+}
+
+/// `factor` and `zero` of quantized weights, where there are any.
+fn dequant(c: &mut Cursor<'_>) -> Result<Option<Dequant>> {
+    if !c.eat_word("factor") {
+        return Ok(None);
+    }
+    let factor = operand(c)?;
+    let zero = if c.eat_word("zero") { Some(operand(c)?) } else { None };
+    Ok(Some(Dequant { factor, zero }))
 }
 
 fn conv(c: &mut Cursor<'_>) -> Result<Conv> {

@@ -53,6 +53,7 @@ pub const FAMILIES: &[&[OpDef]] = &[
     primitive::reduce::OPS,
     primitive::template::OPS,
     primitive::integer::OPS,
+    primitive::weights::OPS,
     primitive::value::OPS,
     primitive::movement::OPS,
     primitive::cover::OPS,
@@ -141,4 +142,5 @@ pub const FAMILIES: &[&[OpDef]] = &[
     quantized::affine::OPS,
     quantized::choose::OPS,
     quantized::decomposed::OPS,
+    quantized::packed::OPS,
 ];

@@ -11,7 +11,7 @@ use crate::json_path::JsonPath;
 use crate::schema::{self, Argument};
 
 /// The code of `torch.strided` in the export schema.
-const STRIDED: u32 = 7;
+pub(crate) const STRIDED: u32 = 7;
 
 impl<'a> Builder<'a> {
     /// One argument. Subgraphs in it are built into `out`.

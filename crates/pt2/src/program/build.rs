@@ -321,7 +321,7 @@ fn constant(value: Value) -> Option<f64> {
 }
 
 /// Whether an operator computes with sizes only.
-pub(super) fn is_symbolic(target: &str) -> bool {
+pub(crate) fn is_symbolic(target: &str) -> bool {
     target.starts_with("_operator.")
         || target.starts_with("aten.sym_")
         || target.starts_with("torch.sym_")

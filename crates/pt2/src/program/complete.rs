@@ -45,7 +45,8 @@ fn by_schema(schema: &Schema, given: Vec<(&str, Arg)>) -> std::result::Result<Ve
     slots.into_iter().zip(&schema.args).map(fill).collect()
 }
 
-fn default(declared: &SchemaArg) -> std::result::Result<Arg, String> {
+/// The value of an argument that a call leaves out.
+pub(crate) fn default(declared: &SchemaArg) -> std::result::Result<Arg, String> {
     let ty = &declared.ty;
     match &declared.default {
         Some(SchemaDefault::None) => Ok(Arg::None),

@@ -19,8 +19,10 @@ use std::path::Path;
 use fx_ir::{Graph, InputKind};
 use tracing::debug;
 
-pub(crate) use self::args::dtype;
+pub(crate) use self::args::{STRIDED, dtype};
 use self::build::Builder;
+pub(crate) use self::build::is_symbolic;
+pub(crate) use self::complete::default;
 use self::inline::Mode;
 use self::scope::Scope;
 pub use self::signature::{CallSpec, UserInput};

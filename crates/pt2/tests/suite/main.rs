@@ -7,3 +7,4 @@ mod corpus;
 mod goldens;
 mod hostile;
 mod shipped;
+mod written;

@@ -41,7 +41,7 @@ impl NarrowConv {
     fn is_depthwise(&self) -> bool {
         let s = &self.shape;
         let flat = s.kernel[0] == 1 && s.input[0] == 1 && s.padded()[0] == 1;
-        flat && self.numbers != Narrow::Bf16 && s.groups == s.in_channels && s.groups == s.out_channels
+        flat && s.groups == s.in_channels && s.groups == s.out_channels
     }
 
     /// Output pixels of an image.

@@ -1,5 +1,5 @@
-//! Depthwise convolutions of 8-bit integers: lines of the image are copied with their padding, and each window is a sum over
-//! its taps of sixteen channels at a time.
+//! Depthwise convolutions of narrow numbers: lines of the image are copied with their padding, and each window is a sum over
+//! its taps of sixteen channels at a time. Sums are 32-bit integers or, of `bf16`, floats.
 
 use std::ops::Range;
 
@@ -43,7 +43,7 @@ struct Block<'a> {
 
 /// What the sums of a line are made of.
 pub(super) struct Line {
-    /// The first byte of the line's windows, sixteen channels apart from panel to panel.
+    /// The first byte of the line's windows, sixteen numbers apart from panel to panel.
     pub(super) from: *const u8,
     /// Bytes from pixel to pixel of the output.
     pub(super) step: usize,
@@ -53,7 +53,7 @@ pub(super) struct Line {
     pub(super) count: usize,
     /// Taps of sixteen 32-bit weights each.
     pub(super) weights: *const u8,
-    /// What the sums begin with.
+    /// What the sums begin with; those of floats are 0.
     pub(super) first: *const u32,
     /// Where the sums of the first pixel go.
     pub(super) to: *mut u32,
@@ -74,16 +74,17 @@ impl Block<'_> {
         let (s, [_, _, ow]) = (&conv.shape, conv.out);
         let (padded, width) = (self.padded(), s.padded()[2]);
         let height = (self.lines.len() - 1) * s.stride[1] + (s.kernel[1] - 1) * s.dilation[1] + 1;
+        let pixel = padded * conv.numbers.size();
         let taps: Vec<usize> = (0..s.taps())
-            .map(|t| ((t / s.kernel[2] * s.dilation[1]) * width + t % s.kernel[2] * s.dilation[2]) * padded)
+            .map(|t| ((t / s.kernel[2] * s.dilation[1]) * width + t % s.kernel[2] * s.dilation[2]) * pixel)
             .collect();
-        scratch::with((height * width * padded).div_ceil(4), |copy| {
+        scratch::with((height * width * pixel).div_ceil(4), |copy| {
             scratch::with(self.lines.len() * ow * padded, |sums| {
                 // SAFETY: scratch has room for the padded lines and for the sums.
                 unsafe {
                     self.copy(copy.cast(), height, width);
                     for line in 0..self.lines.len() {
-                        let from = copy.cast::<u8>().add(line * s.stride[1] * width * padded);
+                        let from = copy.cast::<u8>().add(line * s.stride[1] * width * pixel);
                         self.line(from, &taps, sums.cast::<u32>().add(line * ow * padded));
                     }
                     hook.call(&EpilogueBlock {
@@ -103,10 +104,12 @@ impl Block<'_> {
     /// Copies the lines that the windows reach, with their padding.
     unsafe fn copy(&self, to: *mut u8, height: usize, width: usize) {
         let conv = self.source.conv;
-        let (s, padded, fill) = (&conv.shape, self.padded(), self.source.fill());
-        let (channels, inner, low) = (s.in_channels, s.input[2], s.pad_lo[2]);
+        let (s, size, fill) = (&conv.shape, conv.numbers.size(), self.source.fill());
+        // In bytes.
+        let (padded, channels) = (self.padded() * size, s.in_channels * size);
+        let (inner, low) = (s.input[2], s.pad_lo[2]);
         let first = (self.lines.start * s.stride[1]) as isize - s.pad_lo[1] as isize;
-        let stride = self.source.strides.w;
+        let stride = self.source.strides.w * size as isize;
         for y in 0..height {
             let to = to.wrapping_add(y * width * padded);
             // SAFETY: the line is inside of the image, and the copy has room for its pixels.
@@ -139,11 +142,12 @@ impl Block<'_> {
     unsafe fn line(&self, from: *const u8, taps: &[usize], to: *mut u32) {
         let conv = self.source.conv;
         let (padded, ow) = (self.padded(), conv.out[2]);
-        let step = conv.shape.stride[2] * padded;
+        let size = conv.numbers.size();
+        let step = conv.shape.stride[2] * padded * size;
         for x in (0..ow).step_by(PIXELS) {
             for panel in 0..padded / PANEL {
                 let line = Line {
-                    from: from.wrapping_add(x * step + panel * PANEL),
+                    from: from.wrapping_add(x * step + panel * PANEL * size),
                     step,
                     taps: taps.as_ptr(),
                     count: taps.len(),
@@ -158,6 +162,8 @@ impl Block<'_> {
                     match self.weights.unit {
                         #[cfg(target_arch = "x86_64")]
                         Unit::Vnni => super::x86::windows(&line),
+                        #[cfg(target_arch = "x86_64")]
+                        Unit::Bf16 => super::x86::windows_of_floats(&line),
                         _ => plain(&line),
                     }
                 }
@@ -166,7 +172,7 @@ impl Block<'_> {
     }
 }
 
-/// Sums of a line's pixels in plain Rust.
+/// Sums of a line's pixels, of integers, in plain Rust.
 ///
 /// # Safety
 /// The line's pointers cover its sizes.

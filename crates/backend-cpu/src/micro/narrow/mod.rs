@@ -3,7 +3,7 @@
 //! Both are one algorithm, because both kinds of instructions (`vpdpbusd`, `vdpbf16ps`) multiply groups of four bytes along k
 //! and add the products to one 32-bit sum. B is packed in panels of sixteen columns, group after group ([`NarrowWeights`]);
 //! rows of A are bytes, read in place or gathered block by block ([`Rows`]); a block of sums is in scratch, and the caller's
-//! hook turns it into results. Depthwise convolutions of integers are in `depthwise`.
+//! hook turns it into results. Depthwise convolutions are in `depthwise`.
 //!
 //! `vpdpbusd` multiplies unsigned by signed bytes. So signed A is moved by 128, and what that adds is subtracted together with
 //! the zero point, as a number for each column that sums begin with.

@@ -84,6 +84,7 @@ impl NarrowWeights {
             2 => (Narrow::Bf16, Form::Panels),
             3 => (Narrow::U8, Form::Depthwise),
             4 => (Narrow::I8, Form::Depthwise),
+            5 => (Narrow::Bf16, Form::Depthwise),
             _ => return None,
         };
         let packed = NarrowWeights { numbers, unit: Unit::of(numbers, isa)?, form, groups, k, n, buf };
@@ -95,14 +96,15 @@ impl NarrowWeights {
         match (self.form, self.numbers) {
             (Form::Panels, Narrow::U8) => 0,
             (Form::Panels, Narrow::I8) => 1,
-            (_, Narrow::Bf16) => 2,
+            (Form::Panels, Narrow::Bf16) => 2,
             (Form::Depthwise, Narrow::U8) => 3,
             (Form::Depthwise, Narrow::I8) => 4,
+            (Form::Depthwise, Narrow::Bf16) => 5,
         }
     }
 
     /// How many numbers of this kind [`NarrowWeights::code`] has.
-    pub(crate) const CODES: u64 = 5;
+    pub(crate) const CODES: u64 = 6;
 
     /// Groups, K and N.
     pub(crate) fn shape(&self) -> [usize; 3] {
@@ -193,6 +195,10 @@ impl NarrowWeights {
                         (Form::Panels, _) => {
                             to.add(k / 4 * step + 4 * j + k % 4).write(from.read());
                             sum = sum.wrapping_add(i32::from(from.cast::<i8>().read()));
+                        }
+                        (Form::Depthwise, Narrow::Bf16) => {
+                            let bits = u32::from(from.cast::<u16>().read_unaligned()) << 16;
+                            to.add(k * step + 4 * j).cast::<u32>().write(bits);
                         }
                         (Form::Depthwise, _) => {
                             let w = i32::from(from.cast::<i8>().read());

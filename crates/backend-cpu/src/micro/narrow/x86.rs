@@ -370,3 +370,44 @@ unsafe fn windows_of<const N: usize>(line: &Line, pixel: usize) {
         }
     }
 }
+
+/// Sums of depthwise windows of `bf16`.
+///
+/// # Safety
+/// AVX-512; the line's pointers cover its sizes.
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) unsafe fn windows_of_floats(line: &Line) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match line.pixels {
+            PIXELS => floats_of::<PIXELS>(line, 0),
+            n => (0..n).for_each(|pixel| floats_of::<1>(line, pixel)),
+        }
+    }
+}
+
+/// The sums of `N` pixels from `pixel` on. The bits of a `bf16` are the upper half of the same number in `f32`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn floats_of<const N: usize>(line: &Line, pixel: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut sums = [_mm512_setzero_ps(); N];
+        let from = line.from.wrapping_add(pixel * line.step);
+        let mut weights = line.weights;
+        for tap in 0..line.count {
+            let w = _mm512_loadu_ps(weights.cast());
+            let mut from = from.wrapping_add(*line.taps.wrapping_add(tap));
+            for p in 0..N {
+                let bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
+                let x = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(bits));
+                sums[p] = _mm512_fmadd_ps(x, w, sums[p]);
+                from = from.wrapping_add(line.step);
+            }
+            weights = weights.wrapping_add(GROUP);
+        }
+        for p in 0..N {
+            _mm512_storeu_ps(line.to.add((pixel + p) * line.ld).cast(), sums[p]);
+        }
+    }
+}

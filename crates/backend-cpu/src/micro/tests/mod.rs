@@ -6,6 +6,7 @@ mod attention_backward;
 mod conv;
 mod matmul;
 mod narrow;
+mod quantized;
 mod threads;
 
 use super::{Activation, Epilogue, EpilogueBlock, Hook, Isa, Residual};

@@ -8,7 +8,7 @@ use crate::micro::narrow::{Narrow, NarrowConv, NarrowMatmul, NarrowWeights, matm
 use crate::micro::{BatchDim, ConvShape, EpilogueBlock, Hook, Isa, Strides5};
 
 /// A number that depends on its place.
-fn at(i: usize, salt: usize) -> u8 {
+pub(super) fn at(i: usize, salt: usize) -> u8 {
     (i.wrapping_mul(2_654_435_761).wrapping_add(salt * 977) >> 7) as u8
 }
 
@@ -22,16 +22,16 @@ fn number(numbers: Narrow, byte: u8) -> i64 {
 }
 
 /// Collects blocks of 32-bit sums in `[batch, rows, columns]`; each element exactly once.
-struct Results {
+pub(super) struct Results {
     sizes: [usize; 3],
     sums: Mutex<Vec<Option<u32>>>,
 }
 
 impl Results {
-    fn new(sizes: [usize; 3]) -> Results {
+    pub(super) fn new(sizes: [usize; 3]) -> Results {
         Results { sizes, sums: Mutex::new(vec![None; sizes.iter().product()]) }
     }
-    fn store(&self, block: &EpilogueBlock) {
+    pub(super) fn store(&self, block: &EpilogueBlock) {
         let mut sums = self.sums.lock().unwrap();
         for row in block.row0..block.row1 {
             for col in block.col0..block.col1 {
@@ -43,13 +43,13 @@ impl Results {
             }
         }
     }
-    fn all(self) -> Vec<u32> {
+    pub(super) fn all(self) -> Vec<u32> {
         let sums = self.sums.into_inner().unwrap();
         sums.into_iter().enumerate().map(|(i, s)| s.unwrap_or_else(|| panic!("{i} is missing"))).collect()
     }
 }
 
-fn isas() -> impl Iterator<Item = Isa> {
+pub(super) fn isas() -> impl Iterator<Item = Isa> {
     Isa::ALL.into_iter().filter(|isa| isa.detected())
 }
 
@@ -250,6 +250,59 @@ fn integer_convolutions_are_exact() {
             for last in [true, false] {
                 convolves(isa, Narrow::U8, shape, last, 121);
                 convolves(isa, Narrow::I8, shape, last, -9);
+            }
+        }
+    }
+}
+
+#[test]
+fn depthwise_windows_of_bf16_are_summed_in_single_precision() {
+    let plain = |c, size, kernel| ConvShape { groups: c, ..ConvShape::conv2d(2, c, size, c, kernel) };
+    let padded = |s: ConvShape, stride| ConvShape {
+        stride: [1, stride, stride],
+        pad_lo: [0, 1, 1],
+        pad_hi: [0, 1, 2],
+        ..s
+    };
+    let shapes = [
+        padded(plain(24, [9, 19], [3, 3]), 1),
+        padded(plain(32, [9, 9], [3, 3]), 2),
+        ConvShape { dilation: [1, 2, 1], ..plain(16, [11, 8], [3, 2]) },
+        padded(plain(7, [17, 9], [5, 5]), 1),
+    ];
+    for isa in isas().filter(|isa| Narrow::Bf16.is_fast(*isa)) {
+        for shape in shapes {
+            let ([_, h, w], c, [_, kh, kw]) = (shape.input, shape.in_channels, shape.kernel);
+            let float = |i: usize, salt: usize| bf16::from_f32((f32::from(at(i, salt)) - 128.0) / 64.0);
+            let input: Vec<bf16> = (0..2 * c * h * w).map(|i| float(i, 3)).collect();
+            let weight: Vec<bf16> = (0..c * kh * kw).map(|i| float(i, 4)).collect();
+            let plan =
+                NarrowConv::new((isa, Narrow::Bf16), shape, Strides5::channels_last(c, shape.input), 0)
+                    .unwrap();
+            let strides = [kh * kw, kh * kw, kh * kw, kw, 1].map(|s| s as isize);
+            // SAFETY: the weight is dense.
+            let packed = unsafe { plan.pack(weight.as_ptr().cast(), strides) }.unwrap();
+            let [_, oh, ow] = shape.output().unwrap();
+            let results = Results::new([2, oh * ow, c]);
+            let store = |block: &EpilogueBlock| results.store(block);
+            // SAFETY: the input is dense.
+            unsafe { plan.run(input.as_ptr().cast(), &packed, Hook::Closure(&store)) }.unwrap();
+            for (i, sum) in results.all().into_iter().enumerate() {
+                let (image, pixel, channel) = (i / (oh * ow * c), i / c % (oh * ow), i % c);
+                let (mut wanted, mut size) = (0.0, 0.0f64);
+                for t in 0..kh * kw {
+                    let y = (pixel / ow * shape.stride[1] + t / kw * shape.dilation[1])
+                        .wrapping_sub(shape.pad_lo[1]);
+                    let x = (pixel % ow * shape.stride[2] + t % kw * shape.dilation[2])
+                        .wrapping_sub(shape.pad_lo[2]);
+                    if y < h && x < w {
+                        let term = input[((image * h + y) * w + x) * c + channel].to_f64()
+                            * weight[channel * kh * kw + t].to_f64();
+                        (wanted, size) = (wanted + term, size + term.abs());
+                    }
+                }
+                let got = f64::from(f32::from_bits(sum));
+                assert!((got - wanted).abs() <= 1e-6 * size, "{shape:?}: {got} {wanted} at {i}");
             }
         }
     }

@@ -298,6 +298,15 @@ pub fn product_on(
     let epilogue = case.finish(dtype, &ranges, &strides, 2, |i, data| {
         (0..k).map(|q| data[0][at(&[i[0], i[1], q], &a)] * data[1][at(&[i[0], q, i[2]], &b)]).sum()
     });
-    let step = Matmul { name: name.into(), origins: vec![], a: left, b: right, acc: F32, zero: 0, epilogue };
+    let step = Matmul {
+        name: name.into(),
+        origins: vec![],
+        a: left,
+        b: right,
+        acc: F32,
+        zero: 0,
+        dequant: None,
+        epilogue,
+    };
     case.run_on(emulator, Step::Matmul(step), choose)
 }

@@ -240,6 +240,7 @@ fn step(rng: &mut Rng, p: &Program) -> Step {
                 b,
                 acc,
                 zero: 0,
+                dequant: None,
                 epilogue: epilogue(rng, p, rank),
             })
         }

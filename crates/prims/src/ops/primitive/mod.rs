@@ -15,3 +15,4 @@ pub(in crate::ops) mod sort;
 pub(in crate::ops) mod special;
 pub(in crate::ops) mod template;
 pub(in crate::ops) mod value;
+pub(in crate::ops) mod weights;

@@ -28,7 +28,8 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
             doc: "`a[…, m, k] · b[…, k, n]`; equal batch sizes, equal dtype, at least two dimensions.",
             meta: meta_matmul,
             lower: Lower::Template(|c| {
-                Ok(TemplateSpec::Matmul { a: c.call.value("a")?, b: c.call.value("b")?, zero: 0 })
+                let (a, b) = (c.call.value("a")?, c.call.value("b")?);
+                Ok(TemplateSpec::Matmul { a, b, zero: 0, dequant: None })
             }),
             complex: ComplexRule::Rule(crate::ops::complex_numbers::prims::matmul),
             batch: BatchRule::Rule(crate::ops::batches::rules::matmul),

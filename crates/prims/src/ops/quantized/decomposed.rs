@@ -86,8 +86,8 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
         })
     ),
     composite!(
-        "quantized_decomposed::dequantize_per_channel_group(Tensor w_int8, Tensor scales, Tensor? zero_points, int quant_min, int quant_max, ScalarType dtype, int group_size, ScalarType output_dtype) -> Tensor",
-        |b, c| grouped(b, c, "w_int8", |b, x, scales, zero| {
+        "quantized_decomposed::dequantize_per_channel_group(Tensor input, Tensor scales, Tensor? zero_points, int quant_min, int quant_max, ScalarType dtype, int group_size, ScalarType output_dtype) -> Tensor",
+        |b, c| grouped(b, c, "input", |b, x, scales, zero| {
             let factor = b.cast(scales, DType::F32)?.into();
             let out = c.opt_dtype("output_dtype")?.unwrap_or(DType::F32);
             dequantize(b, x, &Affine { factor, zero: zero.map(Arg::from) }, out)

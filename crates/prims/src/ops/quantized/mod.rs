@@ -6,6 +6,7 @@
 pub(in crate::ops) mod affine;
 pub(in crate::ops) mod choose;
 pub(in crate::ops) mod decomposed;
+pub(in crate::ops) mod packed;
 
 use fx_ir::{Arg, ValueId};
 use ir_core::DType;
