@@ -7,6 +7,7 @@ use plugin_host::{
     Arg, CompileArgs, FFX_ERR_UNSUPPORTED, HostError, IrVersion, KERNEL_IR, LoadedBackend, LoadedExecutable,
     PluginFailure, Refusal, Value,
 };
+use smallvec::SmallVec;
 use tensor::{DeviceTensor, Tensor};
 use tracing::info_span;
 
@@ -227,9 +228,10 @@ impl Code {
 
     /// Runs on all inputs that are not constants, in the order of the graph's placeholders, without the seed.
     pub(crate) fn run(&self, inputs: &[&Tensor], seed: u64) -> Result<Vec<Tensor>, Error> {
-        let inputs: Vec<Value> = inputs.iter().map(|t| Value::Host((*t).clone())).collect();
-        let outputs = self.run_values(&inputs.iter().collect::<Vec<_>>(), seed)?;
-        outputs.into_iter().enumerate().map(|(n, value)| self.to_host(n, value)).collect()
+        let inputs: SmallVec<[Value; 8]> = inputs.iter().map(|t| Value::Host((*t).clone())).collect();
+        let mut args: SmallVec<[Arg<'_>; 16]> = inputs.iter().map(Arg::Read).collect();
+        let outputs = self.run_all(&mut args, seed)?;
+        outputs.into_iter().flatten().enumerate().map(|(n, value)| self.to_host(n, value)).collect()
     }
 
     /// As [`Code::run`], but tensors may stay on the backend's device, both inputs and outputs. [`Code::to_host`] copies an
@@ -344,7 +346,7 @@ impl Code {
         seed: u64,
         execute: &mut dyn FnMut(&LoadedExecutable, &mut [Arg<'_>]) -> Result<Vec<Value>, HostError>,
     ) -> Result<Vec<Option<Value>>, Error> {
-        let mut reads: Vec<Option<Value>> = Vec::with_capacity(inputs.len() + 1);
+        let mut reads: SmallVec<[Option<Value>; 8]> = SmallVec::with_capacity(inputs.len());
         for input in inputs.iter_mut() {
             reads.push(match input {
                 Arg::Read(v) if self.real && boundary::is_foreign(v.dtype()) => {
@@ -363,7 +365,7 @@ impl Code {
             .seed_place
             .map(|place| Ok::<_, Error>((place, Value::Host(seed_tensor(seed)?))))
             .transpose()?;
-        let mut all: Vec<Arg<'_>> = Vec::with_capacity(inputs.len() + 1);
+        let mut all: SmallVec<[Arg<'_>; 16]> = SmallVec::with_capacity(inputs.len() + 1);
         for (input, read) in inputs.iter_mut().zip(&reads) {
             all.push(match (input, read) {
                 (_, Some(value)) => Arg::Read(value),

@@ -230,7 +230,7 @@ impl LoadedBackend {
         args: &CompileArgs<'_>,
         body: impl FnOnce(*const FfxCompileRequest) -> Result<T, HostError>,
     ) -> Result<T, HostError> {
-        self.check_args(args)?;
+        self.check_names(args.mode, args.options)?;
         let (ir, bytes) = for_reader(self.name(), self.reads(), args.ir, args.bytes)?;
         let device = self.device_or_first(args.device)?;
         let program =
@@ -250,18 +250,35 @@ impl LoadedBackend {
         })
     }
 
-    fn check_args(&self, args: &CompileArgs<'_>) -> Result<(), HostError> {
+    /// Checks a mode and options without compiling anything, values by the kind of each option. What only the plugin knows
+    /// about a value, `compile` tells.
+    ///
+    /// # Errors
+    /// A mode or an option that the backend does not have (with near names), a value of another kind.
+    pub fn check_settings(&self, mode: &str, options: &[(&str, &str)]) -> Result<(), HostError> {
+        self.check_names(mode, options)?;
+        for &(name, value) in options {
+            let kind = self.options().iter().find(|o| o.name == name).map(|o| &o.kind);
+            if let Some(wanted) = kind.and_then(|kind| kind.expected_form(value)) {
+                let (backend, option, value) = (self.name().to_owned(), name.to_owned(), value.to_owned());
+                return Err(HostError::OptionValue { backend, option, value, wanted });
+            }
+        }
+        Ok(())
+    }
+
+    fn check_names(&self, mode: &str, options: &[(&str, &str)]) -> Result<(), HostError> {
         let backend = || self.name().to_owned();
         let modes = self.modes();
-        if !args.mode.is_empty() && !modes.iter().any(|m| m == args.mode) {
+        if !mode.is_empty() && !modes.iter().any(|m| m == mode) {
             return Err(HostError::UnknownMode {
                 backend: backend(),
-                mode: args.mode.to_owned(),
-                near: nearest(args.mode, modes.iter().map(String::as_str)),
+                mode: mode.to_owned(),
+                near: nearest(mode, modes.iter().map(String::as_str)),
                 available: modes.to_vec(),
             });
         }
-        for &(name, _) in args.options {
+        for &(name, _) in options {
             if !self.options().iter().any(|o| o.name == name) {
                 return Err(HostError::UnknownOption {
                     backend: backend(),

@@ -88,6 +88,18 @@ pub enum HostError {
         /// All options.
         available: Vec<String>,
     },
+    /// The value of an option is of another kind.
+    #[error("option `{option}` of backend `{backend}` is `{value}`, but must be {wanted}")]
+    OptionValue {
+        /// The backend.
+        backend: String,
+        /// The option.
+        option: String,
+        /// The value asked for.
+        value: String,
+        /// The form that it must have.
+        wanted: String,
+    },
     /// A manifest cannot be read or is not one.
     #[error("plugin manifest {}: {reason}", path.display())]
     Manifest {

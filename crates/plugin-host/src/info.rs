@@ -124,6 +124,21 @@ pub enum OptionKind {
     Unknown(u32),
 }
 
+impl OptionKind {
+    /// The required form of a value, where `value` does not have it.
+    pub(crate) fn expected_form(&self, value: &str) -> Option<String> {
+        match self {
+            Self::Bool => value.parse::<bool>().is_err().then(|| "`true` or `false`".to_owned()),
+            Self::Int => value.parse::<i64>().is_err().then(|| "an integer".to_owned()),
+            Self::Float => value.parse::<f64>().is_err().then(|| "a number".to_owned()),
+            Self::Text | Self::Unknown(_) => None,
+            Self::Choice(all) => {
+                (!all.iter().any(|c| c == value)).then(|| format!("one of {}", all.join(", ")))
+            }
+        }
+    }
+}
+
 /// A part of a program that a backend does not support.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Refusal {

@@ -148,8 +148,24 @@ impl<A: Arguments, R: Results> Compile<A, R> {
     /// The function, which is captured when it is first called.
     ///
     /// # Errors
-    /// There is no such backend, or it cannot be loaded.
+    /// There is no such backend, or it cannot be loaded; it lacks the mode or an option, or the value of an option is of another
+    /// kind; a mode or options for a backend in Rust, which has none; a range that holds no size.
     pub fn build(mut self) -> Result<CompiledFn<A, R>, Error> {
+        let empty =
+            |(_, _, range): &&(usize, usize, DimRange)| range.max.is_some_and(|max| max < range.min.max(0));
+        if let Some((argument, dim, range)) = self.settings.ranges.iter().find(empty) {
+            let (min, max) = (range.min, range.max.unwrap_or_default());
+            return Err(Error::Function(format!(
+                "dimension {dim} of argument {argument} is declared to be from {min} to {max}, which is no size"
+            )));
+        }
+        let options = &self.settings.options;
+        if self.settings.backend.is_some()
+            && (options.mode != Mode::Default || !options.backend_options.is_empty())
+        {
+            let what = "a backend in Rust (`backend_fn`) has no modes and no options: the closure decides how it compiles";
+            return Err(Error::Function(what.into()));
+        }
         if self.settings.backend.is_none() {
             let backend = crate::registry().load(&self.settings.options.backend)?;
             self.settings.device = autocast_device(&backend);
@@ -158,6 +174,8 @@ impl<A: Arguments, R: Results> Compile<A, R> {
                 let value = if on { "on" } else { "off" };
                 self.settings.options = self.settings.options.backend_option(DETERMINISTIC, value);
             }
+            let options = &self.settings.options;
+            backend.check_settings(options.mode.name(), &options.backend_option_list())?;
         }
         Ok(CompiledFn::new(self.function, self.settings))
     }

@@ -1,6 +1,7 @@
 //! A compiled function: the code of its graph on any backend.
 
 use fx_ir::{Graph, InputKind};
+use smallvec::SmallVec;
 use tensor::Tensor;
 
 use crate::check::{CallTensor, Signature};
@@ -45,7 +46,8 @@ impl CompiledFunc {
     /// backend.
     pub fn call(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Error> {
         let inputs = self.signature.conform(inputs)?;
-        self.code.run(&inputs.iter().collect::<Vec<_>>(), self.seed())
+        let inputs: SmallVec<[&Tensor; 16]> = inputs.iter().collect();
+        self.code.run(&inputs, self.seed())
     }
 
     /// Whether a call with these tensors fits.
@@ -61,7 +63,8 @@ impl CompiledFunc {
     pub(crate) fn call_fitting(&self, inputs: &[Tensor]) -> Result<(Vec<Tensor>, u64), Error> {
         let inputs = self.signature.laid_out(inputs)?;
         let seed = self.seed();
-        Ok((self.code.run(&inputs.iter().collect::<Vec<_>>(), seed)?, seed))
+        let inputs: SmallVec<[&Tensor; 16]> = inputs.iter().collect();
+        Ok((self.code.run(&inputs, seed)?, seed))
     }
 
     /// The seed of the next call. Calls that draw nothing do not count: counting would be a write that threads share.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ferroflux::Mode;
 use ferroflux::capture::{Callable, CompiledFn, compile};
 use ferroflux::prelude::*;
 
@@ -332,6 +333,34 @@ fn a_backend_may_be_a_closure() {
     assert_eq!(values(&f.call(vector(&[-1.0, 2.0])).unwrap()), [1.0, 3.0]);
     assert!(printed.lock().unwrap().contains("prims.max"), "{printed:?}");
     assert!(compile(|x: Tensor| x).backend("no-such").build().is_err());
+}
+
+/// What `build` says about settings, before anything is captured.
+#[test]
+fn settings_are_checked_when_the_function_is_built() {
+    let of = |options: ferroflux::Options| {
+        let built = compile(|x: Tensor| x + 1.0).options(options).build();
+        built.err().map(|e| e.to_string()).unwrap_or_default()
+    };
+    let options = || ferroflux::Options::new().backend("cpu");
+    assert_eq!(of(options().backend_option("threads", "1")), "");
+    let name = of(options().backend_option("thread", "1"));
+    assert!(name.contains("no option `thread`") && name.contains("did you mean threads"), "{name}");
+    let value = of(options().backend_option("threads", "many"));
+    assert!(value.contains("`threads`") && value.contains("is `many`, but must be an integer"), "{value}");
+    let mode = of(ferroflux::Options::new().backend("eager").mode(Mode::MaxAutotune));
+    assert!(mode.contains("no mode `max-autotune`"), "{mode}");
+    let closure = || {
+        compile(|x: Tensor| x).backend_fn(|_, _| {
+            let call: Callable = Box::new(|inputs| Ok(inputs.to_vec()));
+            Ok(call)
+        })
+    };
+    assert!(closure().build().is_ok());
+    assert!(closure().mode(Mode::ReduceOverhead).build().is_err(), "a closure has no modes");
+    assert!(closure().options(options().backend_option("threads", "1")).build().is_err());
+    let none = std::ops::RangeInclusive::new(5, 3);
+    assert!(compile(|x: Tensor| x).range(0, 0, none).build().is_err(), "no size is in this range");
 }
 
 #[test]
