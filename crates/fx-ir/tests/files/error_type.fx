@@ -6,4 +6,4 @@ graph "g" {
 }
 
 # expected:
-# 5:7: `f33` is not a dtype: one of bool, u8, i8, i16, i32, i64, f16, bf16, f32, f64, c64, c128
+# 5:7: `f33` is not a dtype: one of bool, u8, u16, u32, u64, i8, i16, i32, i64, f8e4m3, f8e5m2, f16, bf16, f32, f64, c64, c128

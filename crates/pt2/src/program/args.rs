@@ -163,9 +163,6 @@ pub(crate) fn dtype(code: u32, at: &JsonPath<'_>) -> Result<DType> {
         let name = match code {
             0 => "unknown",
             9 => "complex32",
-            28 => "uint16",
-            29 => "float8_e4m3fn",
-            30 => "float8_e5m2",
             31 => "float8_e4m3fnuz",
             32 => "float8_e5m2fnuz",
             _ => "of no known name",

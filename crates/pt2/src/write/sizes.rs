@@ -178,21 +178,49 @@ impl Writer<'_> {
         Ok((named(&name), e))
     }
 
-    /// The node that reads a symbol from the input whose size it is.
+    /// The nodes that read a symbol from an input whose size it is, or a multiple of it.
     fn read_size(&mut self, e: &SymExpr, at: &JsonPath<'_>) -> Result<String> {
-        let found = self.graph.inputs().find_map(|(v, kind, _)| {
-            let dim =
-                self.graph.meta(v).filter(|_| kind == InputKind::User)?.sizes.iter().position(|s| s == e)?;
-            Some((v, dim))
-        });
-        let (v, dim): (ValueId, usize) = found.ok_or_else(|| self.unknown_size(e, at))?;
+        let (v, dim, size, multiple) = self.dimension_of(e).ok_or_else(|| self.unknown_size(e, at))?;
+        if let Some(name) = self.made.get(&size) {
+            return self.part(name.clone(), (size, multiple), e, at);
+        }
         let name = self.fresh("sym_size_int");
         let inputs = vec![
             json!({ "name": "self", "arg": { "as_tensor": { "name": self.names[&v] } }, "kind": 1 }),
             json!({ "name": "dim", "arg": { "as_int": dim }, "kind": 1 }),
         ];
-        self.size_node("torch.ops.aten.sym_size.int", inputs, &name, e);
-        Ok(name)
+        self.size_node("torch.ops.aten.sym_size.int", inputs, &name, &size);
+        self.part(name, (size, multiple), e, at)
+    }
+
+    /// The node that divides a multiple of a size.
+    fn part(
+        &mut self,
+        name: String,
+        (size, multiple): (SymExpr, i64),
+        e: &SymExpr,
+        at: &JsonPath<'_>,
+    ) -> Result<String> {
+        if multiple == 1 {
+            return Ok(name);
+        }
+        self.operation("_operator.floordiv", (named(&name), size), number(multiple), SymExpr::floor_div, at)?;
+        self.made.get(e).cloned().ok_or_else(|| self.unknown_size(e, at))
+    }
+
+    /// An input and its dimension whose size is a symbol times a positive number, the smallest first.
+    fn dimension_of(&self, e: &SymExpr) -> Option<(ValueId, usize, SymExpr, i64)> {
+        let multiple = |size: &SymExpr| {
+            let (terms, constant) = size.terms();
+            let [(factor, _)] = terms[..] else { return None };
+            (constant == 0 && factor > 0 && *size == e * factor).then_some(factor)
+        };
+        let of_input = |v: ValueId| {
+            let sizes = self.graph.meta(v).map(|m| m.sizes.iter().enumerate()).into_iter().flatten();
+            sizes.filter_map(move |(dim, s)| multiple(s).map(|n| (v, dim, s.clone(), n)))
+        };
+        let users = self.graph.inputs().filter(|(_, kind, _)| *kind == InputKind::User);
+        users.flat_map(|(v, ..)| of_input(v)).min_by_key(|(.., n)| *n)
     }
 
     fn size_node(&mut self, target: &str, inputs: Vec<Value>, name: &str, e: &SymExpr) {

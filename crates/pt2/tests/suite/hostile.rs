@@ -73,7 +73,7 @@ fn edits_of_the_program_are_found() {
         (r#""as_int": 2"#, r#""as_int": "2""#, "Json", "graph_module.graph.nodes[0].inputs[1].arg"),
         (r#""as_int": 2"#, r#""as_quark": 2"#, "Json", "unknown variant `as_quark`"),
         (r#""as_int": 2"#, r#""as_int": 99999999999999999999"#, "Json", "nodes[0].inputs[1].arg"),
-        (r#""dtype": 7"#, r#""dtype": 29"#, "Unsupported", "float8_e4m3fn"),
+        (r#""dtype": 7"#, r#""dtype": 31"#, "Unsupported", "float8_e4m3fnuz"),
         (r#""dtype": 7"#, r#""dtype": 4000000000"#, "Unsupported", "code 4000000000"),
         (r#""layout": 7"#, r#""layout": 1"#, "Unsupported", "to_dense"),
         (r#""strides": ["#, r#""strides": [{"as_int": 1}, "#, "Invalid", "sizes but"),
