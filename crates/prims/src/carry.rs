@@ -93,7 +93,7 @@ fn carry_graph(graph: &Graph, mut outer: Option<&mut Graph>, errors: &mut Vec<De
             NodeKind::Call { target, args } => call(graph, id, (target, args), &mut out, &mut map),
         };
         if let Err(error) = done {
-            errors.push(report(graph, id, error));
+            errors.push(DecomposeError::of(graph, id, error));
         }
     }
     for output in &graph.outputs {
@@ -109,11 +109,6 @@ fn carry_graph(graph: &Graph, mut outer: Option<&mut Graph>, errors: &mut Vec<De
     }
     crate::scalars::eliminate_dead(&mut out);
     out
-}
-
-fn report(graph: &Graph, id: NodeId, error: OpError) -> DecomposeError {
-    let target = graph.nodes[id].as_call().map_or("placeholder", |(target, _)| target).to_string();
-    DecomposeError { node: graph.node_name(id).into(), target, origin: graph.origin(id).clone(), error }
 }
 
 fn carried_type(ty: &ValueType) -> ValueType {
@@ -151,7 +146,9 @@ fn call(
             let shown: Vec<Option<DType>> =
                 node.outputs.iter().map(|&v| graph.meta(v).map(|m| m.dtype)).collect();
             let mut b = Builder::new(out, graph.node_name(id), node.origin);
-            Carried { op, dtype, given: operand_dtype(graph, old), shown: &shown }.call(&mut b, args)?
+            let operands = operands_of(graph, old, dtype, map);
+            Carried { op, dtype, given: operand_dtype(graph, old), operands, shown: &shown }
+                .call(&mut b, args)?
         }
         _ => {
             let types = node
@@ -175,6 +172,14 @@ fn dtypes_of(graph: &Graph, node: &Node, args: &[Arg]) -> Vec<DType> {
     all
 }
 
+/// What the operands of a dtype are in the new graph, where others may have the dtype that carries theirs.
+fn operands_of(graph: &Graph, args: &[Arg], dtype: DType, map: &Map) -> Outs {
+    let mut all = Outs::new();
+    let of = |v: ValueId| map[v].filter(|_| graph.meta(v).is_some_and(|m| m.dtype == dtype));
+    args.iter().for_each(|a| a.for_each_value(&mut |v| all.extend(of(v))));
+    all
+}
+
 /// The dtype of the first operand.
 fn operand_dtype(graph: &Graph, args: &[Arg]) -> Option<DType> {
     match args.first() {
@@ -190,6 +195,8 @@ struct Carried<'a> {
     dtype: DType,
     /// The dtype of the first operand before.
     given: Option<DType>,
+    /// The operands that had the carried dtype.
+    operands: Outs,
     /// The dtypes of the results before.
     shown: &'a [Option<DType>],
 }
@@ -259,7 +266,7 @@ impl Carried<'_> {
         let mut turned = Vec::with_capacity(args.len());
         for arg in self.as_bits(args)? {
             turned.push(match arg {
-                Arg::Value(v) if b.dtype(v)? == DType::I64 => b.xor(v, i64::MIN)?.into(),
+                Arg::Value(v) if self.operands.contains(&v) => b.xor(v, i64::MIN)?.into(),
                 Arg::Scalar(s) => flipped(s),
                 other => other,
             });
@@ -292,9 +299,7 @@ impl Carried<'_> {
 
     fn widened_arg(&self, b: &mut Builder<'_>, arg: Arg, wide: DType) -> Result<Arg, OpError> {
         Ok(match arg {
-            Arg::Value(v) if b.dtype(v)? == self.dtype.carrier() => {
-                formulas::decode(b, v, self.dtype)?.into()
-            }
+            Arg::Value(v) if self.operands.contains(&v) => formulas::decode(b, v, self.dtype)?.into(),
             Arg::List(items) => {
                 let items = items.into_iter().map(|a| self.widened_arg(b, a, wide));
                 Arg::List(items.collect::<Result<_, OpError>>()?)

@@ -24,6 +24,14 @@ pub struct DecomposeError {
     pub error: OpError,
 }
 
+impl DecomposeError {
+    /// Of a node of a graph.
+    pub(crate) fn of(graph: &Graph, id: NodeId, error: OpError) -> DecomposeError {
+        let target = graph.nodes[id].as_call().map_or("placeholder", |(target, _)| target).to_string();
+        DecomposeError { node: graph.node_name(id).into(), target, origin: graph.origin(id).clone(), error }
+    }
+}
+
 fn at(origin: &Origin) -> String {
     let text = origin.to_string();
     if text.is_empty() { text } else { format!(", from {text}") }

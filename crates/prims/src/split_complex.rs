@@ -83,24 +83,19 @@ fn split_graph(graph: &Graph, mut outer: Option<&mut Graph>, errors: &mut Vec<De
             NodeKind::Call { target, args } => call(graph, id, target, args, &mut out, &mut map),
         };
         if let Err(error) = done {
-            errors.push(report(graph, id, error));
+            errors.push(DecomposeError::of(graph, id, error));
         }
     }
     if let Err(error) = outputs(graph, outermost, &mut out, &map)
         && let Some(&last) = graph.order.last()
     {
-        errors.push(report(graph, last, error));
+        errors.push(DecomposeError::of(graph, last, error));
     }
     if let Some(outer) = outer {
         out.move_symbols(outer);
     }
     crate::scalars::eliminate_dead(&mut out);
     out
-}
-
-fn report(graph: &Graph, id: NodeId, error: OpError) -> DecomposeError {
-    let target = graph.nodes[id].as_call().map_or("placeholder", |(target, _)| target).to_string();
-    DecomposeError { node: graph.node_name(id).into(), target, origin: graph.origin(id).clone(), error }
 }
 
 fn placeholder(
