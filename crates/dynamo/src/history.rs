@@ -119,7 +119,8 @@ fn remembered(walk: &Walk, of: &Value, with_tangent: bool) -> Result<Arc<Backwar
 
 /// Builds the backward pass of a walk.
 fn backward(walk: &Walk, of: &Value, with_tangent: bool) -> Result<Backward, Failed> {
-    let Made { mut graph, leaves, results } = walk.graph("backward", &|_, _| false).map_err(Failed::Op)?;
+    let Made { mut graph, leaves, results, .. } =
+        walk.graph("backward", &|_, _| false, &|_| false).map_err(Failed::Op)?;
     let missing =
         || Failed::Op(OpError::Invalid { op: "backward".into(), what: "the value is not a result".into() });
     let loss = match walk.place_of(of) {

@@ -57,6 +57,14 @@ impl Key {
         }
     }
 
+    /// As [`operand`](Key::operand), where floats are equal whatever their values.
+    pub(crate) fn operand_class(&mut self, operand: &Operand, value: &mut dyn FnMut(&mut Key, &Value)) {
+        match operand.as_float() {
+            Some(_) => self.number(114),
+            None => self.operand(operand, value),
+        }
+    }
+
     /// An argument; tensors by `value`.
     pub(crate) fn operand(&mut self, operand: &Operand, value: &mut dyn FnMut(&mut Key, &Value)) {
         match operand {

@@ -43,6 +43,6 @@ pub use piece::{Piece, PieceKey};
 pub use random::manual_seed;
 pub use recomputed::Recomputed;
 pub use record::{Recorded, record};
-pub use seen::{DimRange, Seen};
+pub use seen::{DimRange, Seen, SeenFloats};
 pub use setting::{Condition, Setting};
 pub use size::Size;

@@ -6,7 +6,7 @@ use std::panic::Location;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use fx_ir::Arg;
-use ir_core::{DType, SymExpr, TensorMeta};
+use ir_core::{DType, Scalar, SymExpr, TensorMeta};
 use prims::Op;
 use smallvec::SmallVec;
 use tensor::Tensor;
@@ -61,6 +61,14 @@ impl Operand {
             Operand::Value(v) => visit(v),
             Operand::List(items) => items.iter().for_each(|item| item.for_each_value(visit)),
             Operand::Size(_) | Operand::Arg(_) => {}
+        }
+    }
+
+    /// The number, where it is a float that stands by itself.
+    pub(crate) fn as_float(&self) -> Option<f64> {
+        match self {
+            Operand::Arg(Arg::Scalar(Scalar::Float(x))) => Some(*x),
+            _ => None,
         }
     }
 

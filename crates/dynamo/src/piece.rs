@@ -57,7 +57,7 @@ impl Piece {
         &self.key
     }
 
-    /// The key of its compiled form for any sizes of what it reads.
+    /// The key of its compiled form for any sizes of what it reads, and any floats.
     pub fn class(&self) -> PieceKey {
         let mut key = self.walk.class();
         self.stored.iter().for_each(|n| key.number(*n as u64));
@@ -67,6 +67,11 @@ impl Piece {
     /// The sizes of what it reads.
     pub fn sizes(&self) -> impl Iterator<Item = &[i64]> {
         self.walk.leaves.iter().map(|leaf| &leaf.meta().sizes[..])
+    }
+
+    /// The floats among the arguments of its calls.
+    pub fn floats(&self) -> Vec<f64> {
+        self.walk.floats()
     }
 
     /// The number of its calls.
@@ -80,17 +85,22 @@ impl Piece {
     }
 
     /// It as a graph of prims, in which the dimensions of inputs for which `symbolic` holds (number of the input, dimension)
-    /// are symbols.
+    /// are symbols, and the floats that are further inputs, `f64` without dimensions: those of [`floats`](Piece::floats) for
+    /// which `given` holds, as far as their operators take tensors there.
     ///
     /// # Errors
     /// An operator refuses a call.
-    pub fn graph(&self, symbolic: &dyn Fn(usize, usize) -> bool) -> Result<Graph, OpError> {
-        let mut made = self.walk.graph("eager", symbolic)?;
+    pub fn graph(
+        &self,
+        symbolic: &dyn Fn(usize, usize) -> bool,
+        given: &dyn Fn(usize) -> bool,
+    ) -> Result<(Graph, Vec<usize>), OpError> {
+        let mut made = self.walk.graph("eager", symbolic, given)?;
         let outs = self.stored.iter().flat_map(|n| made.results[*n].iter());
         let output = |v: &fx_ir::ValueId| Output { kind: OutputKind::User, arg: Arg::Value(*v) };
         made.graph.outputs = outs.map(output).collect();
         prims::scalars::eliminate_dead(&mut made.graph);
-        Ok(made.graph)
+        Ok((made.graph, made.floats))
     }
 
     /// Stores what the graph returned.

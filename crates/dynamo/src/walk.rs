@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use fx_ir::{Arg, Graph, InputKind, Symbol, ValueId, ValueType};
-use ir_core::{SymExpr, TensorMeta};
-use prims::OpError;
+use fx_ir::{Arg, Graph, InputKind, OriginId, Symbol, ValueId, ValueType};
+use ir_core::{DType, EntityId, Scalar, SymExpr, TensorMeta};
+use prims::{Op, OpError};
 use rustc_hash::FxHashMap;
 
 use crate::body::{self, Outs};
@@ -105,25 +105,35 @@ impl Walk {
     pub(crate) fn key(&self) -> Key {
         let mut key = Key::with_room(8 * (self.leaves.len() + self.calls.len()));
         self.leaves.iter().for_each(|leaf| key.meta(leaf.meta()));
-        self.structure(key)
+        self.structure(key, false)
     }
 
-    /// As [`key`](Walk::key), of leaves of any sizes.
+    /// As [`key`](Walk::key), of leaves of any sizes and of any floats.
     pub(crate) fn class(&self) -> Key {
         let mut key = Key::default();
         self.leaves.iter().for_each(|leaf| key.class(leaf.meta()));
-        self.structure(key)
+        self.structure(key, true)
     }
 
-    fn structure(&self, mut key: Key) -> Key {
+    /// The floats among the arguments of operators, in the order of the calls.
+    pub(crate) fn floats(&self) -> Vec<f64> {
+        let operators = self.calls.iter().filter(|c| matches!(c.kind, Kind::Operator { .. }));
+        operators
+            .flat_map(|c| c.operands().iter().filter_map(Operand::as_float).collect::<Vec<_>>())
+            .collect()
+    }
+
+    fn structure(&self, mut key: Key, any_float: bool) -> Key {
         key.number(self.leaves.len() as u64);
         for call in &self.calls {
             key.kind(&call.kind);
             if let Kind::Operator { key: Some(own), .. } = &call.kind {
                 self.reference(&mut key, own);
             }
+            let any_float = any_float && matches!(call.kind, Kind::Operator { .. });
+            let put = if any_float { Key::operand_class } else { Key::operand };
             for operand in call.operands().iter() {
-                key.operand(operand, &mut |key, v| self.reference(key, v));
+                put(&mut key, operand, &mut |key, v| self.reference(key, v));
             }
         }
         key
@@ -148,11 +158,17 @@ impl Walk {
     }
 
     /// The calls as a graph of prims whose placeholders are the leaves; also the results of every call. Dimensions of leaves
-    /// for which `symbolic` holds (number of the leaf, dimension) are symbols.
+    /// for which `symbolic` holds (number of the leaf, dimension) are symbols. Floats for which `given` holds (their number among
+    /// [`floats`](Walk::floats)) are further placeholders, `f64` without dimensions, where the operator takes them so.
     ///
     /// # Errors
     /// An operator refuses a call, which recording would have found.
-    pub(crate) fn graph(&self, name: &str, symbolic: &dyn Fn(usize, usize) -> bool) -> Result<Made, OpError> {
+    pub(crate) fn graph(
+        &self,
+        name: &str,
+        symbolic: &dyn Fn(usize, usize) -> bool,
+        given: &dyn Fn(usize) -> bool,
+    ) -> Result<Made, OpError> {
         let mut graph = Graph::new(name);
         let mut leaves: Vec<ValueId> = Vec::with_capacity(self.leaves.len());
         for (n, leaf) in self.leaves.iter().enumerate() {
@@ -175,6 +191,7 @@ impl Walk {
             leaves.push(graph.placeholder(InputKind::User, name.clone(), &name, ty));
         }
         let mut results: Vec<Outs> = Vec::with_capacity(self.calls.len());
+        let mut floats = Floats::default();
         for (n, call) in self.calls.iter().enumerate() {
             let id = |v: &Value, results: &[Outs]| self.id(v, &leaves, results);
             let missing = || OpError::Invalid { op: name.into(), what: "an operand was released".into() };
@@ -188,7 +205,11 @@ impl Walk {
                     let key = key.as_ref().and_then(|k| id(k, &results));
                     let short = body::short_name(op);
                     let origin = body::origin(&mut graph, short, call.at);
-                    body::operator(&mut graph, op, args, (&format!("{short}_{n}"), key, origin))?
+                    let about = (&*format!("{short}_{n}"), key, origin);
+                    match floats.operator(&mut graph, (op, call), &args, (about, given)) {
+                        Some(outs) => outs,
+                        None => body::operator(&mut graph, op, args, about)?,
+                    }
                 }
                 Kind::Graph(body) => {
                     let values =
@@ -199,7 +220,7 @@ impl Walk {
             };
             results.push(outs);
         }
-        Ok(Made { graph, leaves, results })
+        Ok(Made { graph, leaves, floats: floats.given, results })
     }
 
     fn id(&self, v: &Value, leaves: &[ValueId], results: &[Outs]) -> Option<ValueId> {
@@ -219,8 +240,64 @@ pub(crate) struct Made {
     pub(crate) graph: Graph,
     /// The placeholders of the leaves.
     pub(crate) leaves: Vec<ValueId>,
+    /// The floats that are placeholders behind those of the leaves, in their order.
+    pub(crate) floats: Vec<usize>,
     /// The results of each call.
     pub(crate) results: Vec<Outs>,
+}
+
+/// Floats that become placeholders while calls are put into a graph.
+#[derive(Default)]
+struct Floats {
+    /// Those that were met so far.
+    met: usize,
+    /// Those that are placeholders.
+    given: Vec<usize>,
+}
+
+impl Floats {
+    /// Appends an operator's call whose floats are placeholders where they are to be given; `None` where none is, and where the
+    /// operator wants numbers or would not compute the same with tensors.
+    fn operator(
+        &mut self,
+        graph: &mut Graph,
+        (op, call): (&'static Op, &Call),
+        args: &[Arg],
+        (about, given): ((&str, Option<ValueId>, OriginId), &dyn Fn(usize) -> bool),
+    ) -> Option<Outs> {
+        let is_float = |a: &&mut Arg| matches!(a, Arg::Scalar(Scalar::Float(_)));
+        let before = graph.nodes.len();
+        let (mut args, mut made) = (args.to_vec(), Vec::new());
+        for arg in args.iter_mut().filter(is_float) {
+            self.met += 1;
+            let number = self.met - 1;
+            if given(number) {
+                let ty = ValueType::Tensor(TensorMeta::contiguous(DType::F64, []));
+                let name = format!("float{number}");
+                let value = graph.placeholder(InputKind::User, name.clone(), &name, ty);
+                body::placed_first(graph, value);
+                *arg = Arg::Value(value);
+                made.push(number);
+            }
+        }
+        if made.is_empty() {
+            return None;
+        }
+        let outs = body::operator(graph, op, args, about).ok();
+        // A tensor would be rounded to 16 bits first, where a number is not.
+        let exact = call.metas.iter().all(|m| matches!(m.dtype, DType::F32 | DType::F64));
+        let same = |outs: &Outs| {
+            let dtypes = outs.iter().map(|v| graph.meta(*v).map(|m| m.dtype));
+            exact && dtypes.eq(call.metas.iter().map(|m| Some(m.dtype)))
+        };
+        let outs = outs.filter(same);
+        match outs.is_some() {
+            true => self.given.extend(made),
+            // What was appended has no users.
+            false => graph.order.retain(|n| n.index() < before),
+        }
+        outs
+    }
 }
 
 impl Operand {

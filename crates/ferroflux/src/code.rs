@@ -275,10 +275,8 @@ impl Code {
     /// No memory; an error of the device.
     pub(crate) fn own(&self, tensor: &Tensor) -> Result<Value, Error> {
         let mut tensor = self.form(tensor)?;
-        if self.backend.has_device_memory()
-            && let Some(value) = on_device(&self.backend, &tensor)?
-        {
-            return Ok(value);
+        if self.backend.has_device_memory() {
+            return on_device(&self.backend, &tensor);
         }
         if self.in_place.contains(&true) {
             tensor.make_writable()?;
@@ -392,21 +390,22 @@ impl Code {
     }
 }
 
-/// The tensor on the backend's device with its strides; `None` where it has gaps, which a copy would not have.
-fn on_device(backend: &LoadedBackend, tensor: &Tensor) -> Result<Option<Value>, Error> {
+/// A copy of the tensor on the backend's device, with the dimensions in the order that they have in memory and without gaps: of a
+/// part of a larger tensor, such as a rank's, only that.
+fn on_device(backend: &LoadedBackend, tensor: &Tensor) -> Result<Value, Error> {
+    let device = backend.first_device()?;
+    if tensor.is_contiguous() {
+        return Ok(Value::Device(backend.to_device(tensor, device)?));
+    }
     let mut order: Vec<usize> = (0..tensor.rank()).collect();
     order.sort_by_key(|&d| (std::cmp::Reverse(tensor.strides()[d]), d));
-    let dense = if tensor.is_contiguous() { tensor.clone() } else { tensor.permute(&order)? };
-    if !dense.is_contiguous() {
-        return Ok(None);
-    }
-    let copy = backend.to_device(&dense, backend.first_device()?)?;
-    if tensor.is_contiguous() {
-        return Ok(Some(Value::Device(copy)));
-    }
+    let dense = tensor.permute(&order)?.contiguous()?;
+    let mut strides = tensor.strides().to_vec();
+    order.iter().zip(dense.strides()).for_each(|(&d, &step)| strides[d] = step);
+    let copy = backend.to_device(&dense, device)?;
     let (data, dtype, device) = (copy.data(), copy.dtype(), copy.device());
-    let turned = DeviceTensor::new(data, dtype, device, tensor.sizes(), tensor.strides(), move || drop(copy));
-    Ok(Some(Value::Device(turned)))
+    let turned = DeviceTensor::new(data, dtype, device, tensor.sizes(), &strides, move || drop(copy));
+    Ok(Value::Device(turned))
 }
 
 /// Converts a constant to the form that a plugin takes: to numbers that kernels have, one of the device to the strides of

@@ -20,6 +20,9 @@ const MAX_RECOMPUTED: u32 = 12;
 /// A value that is computed again gets memory where more definitions than this read it: computing it takes less time than
 /// storing and loading it, even where it is heavy.
 const MAX_AGAIN: usize = 4;
+/// A heavy value is stored where a reader looks at it more often than so many hundredths of its elements' number: it is computed again
+/// for each look, and what pads it by a few rows looks at each element once.
+const MAX_PADDED: i64 = 125;
 /// A constant made of indices alone is computed where it is read up to this many instructions: a load takes as long.
 const MAX_INDICES: u32 = 6;
 /// What is looked up at indices from data, and has this many times fewer elements than the result, is a table.
@@ -250,7 +253,12 @@ fn spread(defs: &Defs, id: BufId) -> Option<BufId> {
     let little = !def.is_heavy() && def.insts().len() as u32 <= MAX_RECOMPUTED;
     let widens = of_source == own && source.dtype.size() < def.dtype.size() && little;
     let apart = !def.realized && !source.realized && source.constant == def.constant;
-    (apart && (of_source < own || widens)).then_some(read)
+    (apart && (spreads(of_source, own) || widens)).then_some(read)
+}
+
+/// Whether a reader of so many points looks at a value of so many elements more often than once each, but for some padding.
+fn spreads(elements: i64, points: i64) -> bool {
+    points > elements.saturating_mul(MAX_PADDED) / 100
 }
 
 /// Whether a barrier reads it: it was chosen to be kept instead of being computed again.
@@ -280,7 +288,7 @@ fn wants_memory(defs: &Defs, id: BufId, consumers: &[BufId], costs: &Arena<BufId
     if from_template && consumers.iter().any(|c| defs.numel_hint(&defs.get(*c).domain()) != numel) {
         return true;
     }
-    let read_often = consumers.iter().any(|c| defs.numel_hint(&defs.get(*c).domain()) > numel);
+    let read_often = consumers.iter().any(|c| spreads(numel, defs.numel_hint(&defs.get(*c).domain())));
     if cost.heavy && read_often {
         return true;
     }

@@ -106,6 +106,17 @@ fn part(program: &Program, k: &LoopKernel, d: usize, length: i64) -> LoopKernel 
     new
 }
 
+impl LoopKernel {
+    /// The kernel for points that begin `by` further along outer loop `d`, of which there are `extent`.
+    pub fn shifted(&self, d: usize, by: &SymExpr, extent: SymExpr) -> LoopKernel {
+        let mut new = self.clone();
+        new.outer[d] = extent;
+        let at = |a: &Atom| (*a == Atom::Loop(d as u32)).then(|| SymExpr::loop_var(d as u32) + by);
+        new.stages.iter_mut().for_each(|stage| rewrite(stage, &|e: &mut SymExpr| *e = e.subst(&at)));
+        new
+    }
+}
+
 fn rewrite(stage: &mut Stage, replace: &dyn Fn(&mut SymExpr)) {
     for inst in &mut stage.insts {
         match &mut inst.kind {

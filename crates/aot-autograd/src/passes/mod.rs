@@ -17,6 +17,7 @@ mod integers;
 mod masks;
 mod matching;
 mod patches;
+mod quotients;
 mod rewrite;
 mod scalars;
 mod sums;
@@ -90,6 +91,7 @@ pub const PASSES: &[Pass] = &[
     Pass { name: "conv", run: conv::run },
     Pass { name: "patches", run: patches::run },
     Pass { name: "sums", run: sums::run },
+    Pass { name: "quotients", run: quotients::run },
     Pass { name: "views-again", run: views::run },
     Pass { name: "cse-again", run: cse::run },
     Pass { name: "dead", run: dead::run },

@@ -11,7 +11,7 @@ use ir_core::{Atom, DType, SymExpr};
 use tensor::Tensor;
 use testing::files::{self, File};
 
-const FILES: usize = 38;
+const FILES: usize = 40;
 
 fn folder() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/passes")

@@ -198,7 +198,13 @@ impl Entry {
             let pairs = self.constants.iter().zip(&args.constants).find(|(a, b)| a != b);
             return Err(pairs.map_or_else(
                 || "the arguments have another structure".into(),
-                |(was, is)| format!("a constant argument is {is}, it was {was}"),
+                |(was, is)| {
+                    let advice = match is {
+                        Constant::Float(_) => ": a tensor without dimensions may change freely",
+                        _ => "",
+                    };
+                    format!("a constant argument is {is}, it was {was}{advice}")
+                },
             ));
         }
         if self.grad != dynamo::grad_enabled() {

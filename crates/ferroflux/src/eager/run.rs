@@ -4,8 +4,9 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
-use dynamo::{Lru, Piece, PieceKey, Seen, Value};
-use ir_core::AutocastDevice;
+use dynamo::{Lru, Piece, PieceKey, Seen, SeenFloats, Value};
+use fx_ir::Graph;
+use ir_core::{AutocastDevice, DType, Scalar};
 use tensor::Tensor as HostTensor;
 
 use crate::cache::Cache;
@@ -34,8 +35,9 @@ pub(crate) fn force(values: &[Value]) -> Result<(), Error> {
         return Ok(());
     }
     let _range = span(Category::Launch, || format!("recorded piece of {} calls", piece.calls()));
-    let inputs = piece.inputs();
-    let results = compiled(&piece, &inputs)?.call(&inputs)?;
+    let mut inputs = piece.inputs();
+    let form = compiled(&piece, &mut inputs)?;
+    let results = form.call(&inputs)?;
     piece.store(results);
     Ok(())
 }
@@ -50,8 +52,19 @@ struct Pieces {
 #[derive(Default)]
 struct Class {
     seen: Seen,
-    /// Forms for several sizes, the newest first.
-    dynamic: Vec<Arc<CompiledFunc>>,
+    floats: SeenFloats,
+    /// Forms for several sizes or floats, the newest first.
+    forms: Vec<Form>,
+}
+
+/// A compiled form for several sizes or floats.
+#[derive(Clone)]
+struct Form {
+    code: Arc<CompiledFunc>,
+    /// The floats that it takes behind the tensors, by their number among the piece's.
+    given: Vec<usize>,
+    /// The bits of those that it was compiled for.
+    constants: Vec<(usize, u64)>,
 }
 
 /// Forms for several sizes that are kept of one structure.
@@ -68,9 +81,10 @@ fn pieces() -> MutexGuard<'static, Pieces> {
     PIECES.get_or_init(|| Mutex::new(Pieces::none())).lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The compiled form of a piece, from the cache or made now. Where the same structure ran on other sizes before, the sizes that
-/// differ are symbols, so that further sizes compile nothing.
-fn compiled(piece: &Piece, inputs: &[HostTensor]) -> Result<Arc<CompiledFunc>, Error> {
+/// The compiled form of a piece, from the cache or made now; what it takes besides the piece's tensors is appended to `inputs`.
+/// Where the same structure ran on other sizes before, the sizes that differ are symbols, so that further sizes compile nothing;
+/// so are floats inputs that have had several values.
+fn compiled(piece: &Piece, inputs: &mut Vec<HostTensor>) -> Result<Arc<CompiledFunc>, Error> {
     let key = piece.key();
     if let Some(found) = pieces().exact.get(key) {
         return Ok(found);
@@ -88,35 +102,78 @@ fn compiled(piece: &Piece, inputs: &[HostTensor]) -> Result<Arc<CompiledFunc>, E
     if let Some(found) = class.lock().unwrap_or_else(PoisonError::into_inner).form(piece, inputs) {
         return Ok(found);
     }
-    let made = Arc::new(made(piece, &|_, _| false)?);
+    let (graph, _) = graph(piece, &|_, _| false, &|_| false)?;
+    let made = Arc::new(CompiledFunc::new(graph, &options())?);
     pieces().exact.insert(key.clone(), Arc::clone(&made));
     Ok(made)
 }
 
-impl Class {
-    /// A form for several sizes that fits; none where these sizes are the first, or where only numbers will do.
-    fn form(&mut self, piece: &Piece, inputs: &[HostTensor]) -> Option<Arc<CompiledFunc>> {
-        if let Some(found) = self.dynamic.iter().find(|form| form.fits(inputs).is_ok()) {
-            return Some(Arc::clone(found));
+impl Form {
+    /// What the code takes, where it may be used for these tensors and floats.
+    fn inputs(&self, tensors: &[HostTensor], floats: &[f64]) -> Option<Vec<HostTensor>> {
+        if self.constants.iter().any(|&(n, bits)| floats.get(n).is_none_or(|x| x.to_bits() != bits)) {
+            return None;
         }
-        self.seen.add(piece.sizes());
-        // A dimension of size 1 may be meant to be repeated: it stays a number.
-        let symbolic = |n: usize, d: usize| self.seen.varied(n, d) && inputs[n].sizes().get(d) != Some(&1);
-        let any = inputs.iter().enumerate().any(|(n, t)| (0..t.rank()).any(|d| symbolic(n, d)));
-        // What cannot be compiled for several sizes is compiled for these.
-        let made = any.then(|| made(piece, &symbolic).ok()).flatten().map(Arc::new)?;
-        let fits = made.fits(inputs).is_ok();
-        self.dynamic.insert(0, Arc::clone(&made));
-        self.dynamic.truncate(KEPT_FORMS);
-        fits.then_some(made)
+        let given = self
+            .given
+            .iter()
+            .filter_map(|&n| HostTensor::scalar(DType::F64, Scalar::Float(*floats.get(n)?)).ok());
+        let all: Vec<HostTensor> = tensors.iter().cloned().chain(given).collect();
+        self.code.fits(&all).is_ok().then_some(all)
     }
 }
 
-fn made(piece: &Piece, symbolic: &dyn Fn(usize, usize) -> bool) -> Result<CompiledFunc, Error> {
-    let graph = piece.graph(symbolic).map_err(|e| Error::Function(e.to_string()))?;
-    tracing::debug!(target: "graph", calls = piece.calls(), "recorded calls are compiled\n{graph}");
+impl Class {
+    /// A form for several sizes or floats that fits; none where these are the first, or where only numbers will do.
+    fn form(&mut self, piece: &Piece, inputs: &mut Vec<HostTensor>) -> Option<Arc<CompiledFunc>> {
+        let floats = piece.floats();
+        for form in &self.forms {
+            if let Some(all) = form.inputs(inputs, &floats) {
+                *inputs = all;
+                return Some(Arc::clone(&form.code));
+            }
+        }
+        self.seen.add(piece.sizes());
+        self.floats.add(&floats);
+        // What cannot be compiled for several sizes is compiled for these.
+        let form = self.made(piece, inputs, &floats)?;
+        let all = form.inputs(inputs, &floats);
+        self.forms.insert(0, form.clone());
+        self.forms.truncate(KEPT_FORMS);
+        *inputs = all?;
+        Some(form.code)
+    }
+
+    /// Compiles a form in which the sizes and floats that have varied are not constants; `None` where there are none.
+    fn made(&self, piece: &Piece, inputs: &[HostTensor], floats: &[f64]) -> Option<Form> {
+        // A dimension of size 1 may be meant to be repeated: it stays a number.
+        let symbolic = |n: usize, d: usize| self.seen.varied(n, d) && inputs[n].sizes().get(d) != Some(&1);
+        let given = |n: usize| self.floats.varied(n);
+        let any_size = inputs.iter().enumerate().any(|(n, t)| (0..t.rank()).any(|d| symbolic(n, d)));
+        if !any_size && !(0..floats.len()).any(given) {
+            return None;
+        }
+        let (graph, given) = graph(piece, &symbolic, &given).ok()?;
+        if !any_size && given.is_empty() {
+            return None;
+        }
+        let constants = floats.iter().enumerate().filter(|(n, _)| !given.contains(n));
+        let constants = constants.map(|(n, x)| (n, x.to_bits())).collect();
+        let code = Arc::new(CompiledFunc::new(graph, &options()).ok()?);
+        Some(Form { code, given, constants })
+    }
+}
+
+/// The graph of a piece that is about to be compiled, and the floats that are its inputs.
+fn graph(
+    piece: &Piece,
+    symbolic: &dyn Fn(usize, usize) -> bool,
+    given: &dyn Fn(usize) -> bool,
+) -> Result<(Graph, Vec<usize>), Error> {
+    let made = piece.graph(symbolic, given).map_err(|e| Error::Function(e.to_string()))?;
+    tracing::debug!(target: "graph", calls = piece.calls(), "recorded calls are compiled\n{}", made.0);
     COMPILED.fetch_add(1, Ordering::Relaxed);
-    CompiledFunc::new(graph, &options())
+    Ok(made)
 }
 
 /// Pieces that were compiled.
@@ -136,6 +193,13 @@ static COMPILED: AtomicUsize = AtomicUsize::new(0);
 /// }
 /// // For three elements, and for any number of them.
 /// assert_eq!(compiled_pieces(), 2);
+/// let x = Tensor::from_slice(&[1.0_f32; 4], &[4]);
+/// for step in 1..=50 {
+///     let rate = 1.0 / f64::from(step);
+///     assert!(((&x * rate).sum().item()? - 4.0 * rate).abs() < 1e-6);
+/// }
+/// // For the first three rates, and for any rate.
+/// assert_eq!(compiled_pieces(), 6);
 /// # Ok::<(), ferroflux::Error>(())
 /// ```
 pub fn compiled_pieces() -> usize {

@@ -6,6 +6,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use ferroflux::fx_ir::{Arg, Graph, InputKind, OriginId, Output, OutputKind, ValueId, ValueType};
 use ferroflux::ir_core::{DType, SymExpr, TensorMeta};
+use ferroflux::optim::{Optimizer, Sgd};
+use ferroflux::train::TrainOptions;
 use plugin_host::{CompileArgs, DeviceId, HostError, KERNEL_IR, Registry, World, dlpack};
 use prims::Builder;
 use tensor::Tensor;
@@ -135,4 +137,43 @@ fn an_engine_for_other_memory_is_refused() {
     let mut executable = registry.load("cpu").unwrap().compile(&CompileArgs::new(KERNEL_IR, &bytes)).unwrap();
     let refused = executable.attach_groups(&[("dp", &joined)]).unwrap_err();
     assert!(matches!(&refused, HostError::OtherMemory { engine, .. } if engine == "cpu"), "{refused}");
+}
+
+/// A rank's part of a weight is a view of the whole, cut along columns. On a device it has memory of its own, which the step
+/// writes.
+#[test]
+fn a_part_of_a_tensor_is_trained_on_a_device() {
+    if gpu_emulator::available().is_err() {
+        return;
+    }
+    let text = r#"fx 1.0
+graph "step" {
+  %w: f32[3, 2] = parameter "w"
+  %x: f32[4, 2] = input "x"
+  %y: f32[4, 3] = aten.linear.default(%x, %w)
+  %z: f32[4, 3] = aten.mul.Tensor(%y, %y)
+  %loss: f32[] = aten.sum.default(%z)
+  return %loss
+}
+"#;
+    let whole = Tensor::from_vec((0..12).map(|n| n as f32 - 5.0).collect::<Vec<f32>>(), &[3, 4]).unwrap();
+    let part = whole.narrow(1, 1, 2).unwrap();
+    let x = Tensor::from_vec((0..8).map(|n| 0.5 * n as f32).collect::<Vec<f32>>(), &[4, 2]).unwrap();
+    let weights = |backend: &str| -> Vec<f32> {
+        let given = std::collections::BTreeMap::from([("w".to_owned(), part.contiguous().unwrap())]);
+        let program = ferroflux::Program::from_graph(text.parse().unwrap(), &given).unwrap();
+        let sgd = TrainOptions::new(Optimizer::Sgd(Sgd::default()));
+        let options = ferroflux::Options::new().backend(backend).cache(ferroflux::cache::Cache::Off);
+        let mut step = program.train_step(&sgd, &options).unwrap();
+        step.set("w", part.clone()).unwrap();
+        for _ in 0..2 {
+            step.step(&[x.clone()], 1e-3).unwrap();
+        }
+        step.weights().unwrap()["w"].iter_f64().map(|v| v as f32).collect()
+    };
+    let (own, wanted) = (weights("gpu-emulator"), weights("oracle"));
+    assert!(
+        own.iter().zip(&wanted).all(|(a, b)| (a - b).abs() <= 1e-5 * b.abs().max(1.0)),
+        "{own:?}, {wanted:?}"
+    );
 }

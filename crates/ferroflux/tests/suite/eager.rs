@@ -206,3 +206,31 @@ fn further_sizes_of_recorded_calls_compile_nothing() {
         assert!(y.to_vec::<f64>().unwrap().iter().all(|x| *x == 12.0));
     }
 }
+
+/// A float that changes is an input from its fourth value on. Where the operator wants a number, or would compute another dtype
+/// with a tensor, it stays a constant.
+#[test]
+fn floats_that_change_have_the_values_of_constants() {
+    let x = vector(&[0.5, -1.5, 3.0]);
+    let whole = Tensor::from_slice(&[1_i64, -2, 3], &[3]);
+    let narrow = x.to(DType::BF16);
+    for step in 0..12 {
+        let rate = 0.3 + 0.7 * f64::from(step);
+        let scaled: Vec<f32> = [0.5, -1.5, 3.0].iter().map(|v| v * rate as f32 + rate as f32).collect();
+        assert_eq!(values(&(&x * rate + rate)), scaled);
+        let sum = x.call("aten.add.Tensor", [(&x).into(), rate.into()]);
+        let sums: Vec<f32> = [0.5_f32, -1.5, 3.0].iter().map(|v| v + v * rate as f32).collect();
+        assert_eq!(values(&sum), sums);
+        let of_integers = &whole * rate;
+        assert_eq!(of_integers.dtype(), DType::F32);
+        assert_eq!(values(&of_integers), [rate as f32, -2.0 * rate as f32, 3.0 * rate as f32]);
+        let of_narrow = &narrow * rate;
+        assert_eq!(of_narrow.dtype(), DType::BF16);
+        let exact = rate as f32 * 3.0;
+        assert!((of_narrow.to(DType::F32).at(s![2]).item().unwrap() as f32 - exact).abs() <= exact / 256.0);
+        let sloped = x.call("aten.leaky_relu.default", [rate.into()]);
+        assert_eq!(values(&sloped), [0.5, -1.5 * rate as f32, 3.0]);
+        let filled = Tensor::full(&[2], rate);
+        assert_eq!(values(&filled), [rate as f32; 2]);
+    }
+}

@@ -38,6 +38,8 @@ const UNROLLED_KEPT: i64 = 2400;
 /// Maximum number of weights that a thread keeps, and of all values that it then holds.
 const MAX_KEPT: i64 = 54;
 const MAX_REGISTERS: i64 = 150;
+/// Maximum length of the text of an epilogue, over all sums of a thread.
+const MAX_FINISH: i64 = 1536;
 /// Maximum number of blocks per multiprocessor: each copies the weights of its channels.
 const BLOCKS_EACH: i64 = 16;
 /// Maximum number of candidates.
@@ -429,6 +431,17 @@ impl Form {
     /// Whether the sums go through shared memory so that the text of the epilogue occurs once; repeated for every sum it
     /// would be too long.
     pub(crate) fn stages_sums(&self, of: &Grouped<'_>) -> bool {
+        self.finish_weight(of) * self.rows * self.cols * self.lanes > MAX_FINISH
+    }
+
+    /// How many times the text of a staged epilogue of `at_once` sums is repeated, so that the loads of all are in flight together.
+    pub(crate) fn repeats(&self, of: &Grouped<'_>, at_once: i64) -> i64 {
+        let most = (MAX_FINISH / (self.finish_weight(of) * at_once).max(1)).clamp(1, 4);
+        [4, 2].into_iter().find(|n| *n <= most).unwrap_or(1)
+    }
+
+    /// The length of the epilogue's text for one sum.
+    fn finish_weight(&self, of: &Grouped<'_>) -> i64 {
         let simple = |i: &kernel_ir::Inst| {
             use kernel_ir::ScalarOp as O;
             !matches!(
@@ -436,8 +449,7 @@ impl Form {
                 InstKind::Op { op, .. } if !matches!(op, O::Add | O::Sub | O::Mul | O::Max | O::Min | O::Neg)
             )
         };
-        let weight: i64 = of.k.epilogue.insts.iter().map(|i| if simple(i) { 1 } else { 20 }).sum();
-        weight * self.rows * self.cols * self.lanes > 1536
+        of.k.epilogue.insts.iter().map(|i| if simple(i) { 1 } else { 20 }).sum()
     }
 
     /// The name in tables.

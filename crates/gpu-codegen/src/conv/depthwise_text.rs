@@ -433,6 +433,21 @@ for (int v = 0; v < V; ++v) acc[r][t][v] = 0.0f;
         out
     }
 
+    /// How often the loops of a staged epilogue over rows, columns and channels are unrolled: one of them, and that in part.
+    fn staged(&self, cols: i64, lanes: i64) -> [&'static str; 3] {
+        let (of, form) = (self.of, self.form);
+        let times = match form.repeats(of, cols * lanes) {
+            4 => "4",
+            2 => "2",
+            _ => "1",
+        };
+        match (form.cols / cols > 1, form.lanes / lanes > 1) {
+            (true, _) => ["1", times, "1"],
+            (false, true) => ["1", "1", times],
+            (false, false) => [times, "1", "1"],
+        }
+    }
+
     /// Returns statements that run the epilogue on the tile.
     fn finish(&mut self, finish: &Finish) -> Result<String, GenError> {
         let (of, form) = (self.of, self.form);
@@ -447,7 +462,11 @@ for (int v = 0; v < V; ++v) acc[r][t][v] = 0.0f;
             if let Some(d) = of.lines[line].dim {
                 let size = self.expr(&of.sizes(line)[1].clone());
                 let _ = writeln!(places, "const idx {} = {value};", name(d));
-                inside.push(format!("{} < {size}", name(d)));
+                // Tiles that begin inside end inside where they divide the result.
+                let own = if line == 0 { form.rows } else { form.cols };
+                if !is_multiple(&of.sizes(line)[1], own) {
+                    inside.push(format!("{} < {size}", name(d)));
+                }
             }
         }
         let text = lanes::text(
@@ -462,26 +481,26 @@ for (int v = 0; v < V; ++v) acc[r][t][v] = 0.0f;
             _ => "[r][t + u][v]",
         };
         let (cols, lanes, shared) = (finish.cols, finish.lanes, form.taps_bytes(of));
-        let unroll = |stages_sums: bool| if stages_sums { "#pragma unroll 1\n" } else { "#pragma unroll\n" };
-        let walk = |stages_sums: bool, inner: &str| {
-            let u = unroll(stages_sums);
+        let walk = |unroll: [&str; 3], inner: &str| {
+            let [rows, columns, channels] = unroll.map(|times| format!("#pragma unroll {times}\n"));
             format!(
-                "{u}for (int r = 0; r < ROWS; ++r)\n{u}for (int t = 0; t < COLS; t += {cols})\n{u}for (int v = 0; v < V; v += {lanes}) {{\n{inner}}}\n"
+                "{rows}for (int r = 0; r < ROWS; ++r)\n{columns}for (int t = 0; t < COLS; t += {cols})\n{channels}for (int v = 0; v < V; v += {lanes}) {{\n{inner}}}\n"
             )
         };
         let lane = "#pragma unroll\nfor (int u = 0; u < LANES; ++u)";
         let result = |take: &str| {
-            format!("{places}if ({}) {{\nfloat sum[LANES];\n{lane} {take}\n{text}}}\n", inside.join(" && "))
+            let guard = if inside.is_empty() { "true".into() } else { inside.join(" && ") };
+            format!("{places}if ({guard}) {{\nfloat sum[LANES];\n{lane} {take}\n{text}}}\n")
         };
         if !stages_sums {
-            return Ok(walk(false, &result(&format!("sum[u] = acc{element};"))));
+            return Ok(walk([""; 3], &result(&format!("sum[u] = acc{element};"))));
         }
         // Every thread reads back only what it wrote.
         let own = "own[piece * (LANES * THREADS) + (int)threadIdx.x * LANES + u]";
         Ok(format!(
             "float *own = (float *)(memory + {shared});\nint piece = 0;\n{}piece = 0;\n{}",
-            walk(false, &format!("{lane} {own} = acc{element};\n++piece;\n")),
-            walk(true, &format!("{}++piece;\n", result(&format!("sum[u] = {own};")))),
+            walk([""; 3], &format!("{lane} {own} = acc{element};\n++piece;\n")),
+            walk(self.staged(cols, lanes), &format!("{}++piece;\n", result(&format!("sum[u] = {own};")))),
         ))
     }
 }

@@ -43,10 +43,11 @@ fn reads_memory_alone(stage: &Stage) -> bool {
 /// The kernels of both parts, one after the other.
 pub(crate) fn both(
     program: &Program,
+    name: &str,
     parts: &[LoopKernel; 2],
     target: &Target,
 ) -> Result<Option<Variant>, GenError> {
-    let mut name = String::from("apart");
+    let mut name = name.to_owned();
     let mut kernels = Vec::new();
     for part in parts {
         let all = super::variants(program, part, target)?;

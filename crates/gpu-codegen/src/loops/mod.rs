@@ -16,6 +16,7 @@ pub(crate) mod reduce;
 pub(crate) mod scan;
 pub(crate) mod tables;
 pub(crate) mod transpose;
+pub(crate) mod uneven;
 pub(crate) mod wide;
 
 use std::fmt::Write;
@@ -57,7 +58,7 @@ pub(crate) fn variants(program: &Program, k: &LoopKernel, target: &Target) -> Re
     let k = parts.as_ref().unwrap_or(k);
     let mut candidates = Vec::new();
     if let Some(parts) = apart::apart(program, k, target) {
-        candidates.extend(apart::both(program, &parts, target)?);
+        candidates.extend(apart::both(program, "apart", &parts, target)?);
     }
     if let Some(tables) = tables::Tables::of(program, k, target) {
         candidates.push(tables.generate()?);
@@ -70,6 +71,9 @@ pub(crate) fn variants(program: &Program, k: &LoopKernel, target: &Target) -> Re
         candidates.push(Variant::single("transpose", transpose.generate(program, k)?));
     }
     let short = collapsed(program, k);
+    if let Some(parts) = uneven::parts(program, &short) {
+        candidates.extend(apart::both(program, "rows", &parts, target)?);
+    }
     if let Some(wide) = Wide::of(program, &short) {
         candidates.push(Variant::single(wide.name(), wide.generate()?));
     }

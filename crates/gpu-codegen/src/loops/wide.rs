@@ -19,6 +19,8 @@ use crate::text::template::{assemble, blocks_of, unravel, volume};
 use crate::text::types::{memory_type, value_type};
 use crate::{ENTRY, GenError, Kernel, Launch, THREADS};
 
+/// Points of a thread that are tried, most first.
+pub(crate) const LANES: [i64; 3] = [8, 4, 2];
 /// Bytes of one vector access.
 const WIDTH: usize = 16;
 /// Number of threads that fill the device.
@@ -62,7 +64,7 @@ impl<'a> Wide<'a> {
         let mut wide = Wide::over(program, k, &k.stages, last);
         let extent = k.outer[last].as_const()?;
         let enough = |lanes: i64| hint(program, &volume(&k.outer)) / lanes >= ENOUGH;
-        wide.lanes = [8, 4, 2].into_iter().find(|n| extent % n == 0 && enough(*n) && wide.fits(*n))?;
+        wide.lanes = LANES.into_iter().find(|n| extent % n == 0 && enough(*n) && wide.fits(*n))?;
         Some(wide)
     }
 
@@ -77,7 +79,7 @@ impl<'a> Wide<'a> {
         let mut wide = Wide::over(program, k, &k.stages[n..=n], k.outer.len() + inner);
         wide.team = true;
         let busy = |lanes: i64| extent / lanes >= i64::from(team);
-        wide.lanes = [8, 4, 2].into_iter().find(|n| busy(*n) && wide.fits(*n))?;
+        wide.lanes = LANES.into_iter().find(|n| busy(*n) && wide.fits(*n))?;
         Some(wide)
     }
 
@@ -184,6 +186,11 @@ impl<'a> Wide<'a> {
         self.program.buffers[buf].dtype == self.program.buffers[root].dtype
             && step == SymExpr::ONE
             && divisible(&rest, lanes)
+    }
+
+    /// Points of a thread.
+    pub(crate) fn lanes(&self) -> i64 {
+        self.lanes
     }
 
     /// Its name in the tables of the search.

@@ -179,6 +179,9 @@ impl BodyWriter<'_> {
                 let names: Vec<String> = args.iter().map(|a| self.name(*a)).collect();
                 match divisor(*op, operand, insts, args) {
                     Some(c) => ops::divided_by(&names[0], c)?,
+                    None if is_logistic(*op, operand, insts, args) => {
+                        ops::by_reciprocal(&names, is_one(insts, args[0]))
+                    }
                     None => ops::apply(*op, operand, &names)?,
                 }
             }
@@ -283,6 +286,20 @@ fn divisor(op: ScalarOp, dtype: DType, insts: &[Inst], args: &[Val]) -> Option<f
     let InstKind::Const(by) = insts[by.0 as usize].kind else { return None };
     let by = by.as_f64() as f32;
     (by.abs() > 1e-18 && by.abs() < 1e18).then_some(by)
+}
+
+/// Whether a division is by `c + exp(x)` with a positive `c`: its reciprocal can neither overflow nor be that of zero, so that no
+/// case needs a slow path, and the quotient is of nothing that counts whole numbers.
+fn is_logistic(op: ScalarOp, dtype: DType, insts: &[Inst], args: &[Val]) -> bool {
+    let (ScalarOp::Div, DType::F32, [_, by]) = (op, dtype, args) else { return false };
+    let of = |v: &Val| &insts[v.0 as usize];
+    let InstKind::Op { op: ScalarOp::Add, args } = &of(by).kind else { return false };
+    let positive = |v: &Val| matches!(&of(v).kind, InstKind::Const(c) if c.as_f64() > 1e-18);
+    args.iter().any(positive) && args.iter().any(|v| is_op(of(v), ScalarOp::Exp))
+}
+
+fn is_one(insts: &[Inst], v: Val) -> bool {
+    matches!(&insts[v.0 as usize].kind, InstKind::Const(c) if c.as_f64() == 1.0)
 }
 
 fn is_op(inst: &Inst, wanted: ScalarOp) -> bool {

@@ -22,6 +22,14 @@ pub(crate) fn apply(op: ScalarOp, dtype: DType, args: &[String]) -> Result<Strin
     text.ok_or_else(refuse)
 }
 
+/// `x / d` by the approximate reciprocal of `d`; it alone where `x` is 1.
+pub(crate) fn by_reciprocal(args: &[String], one: bool) -> String {
+    match args {
+        [x, d] if !one => format!("({x} * reciprocal({d}))"),
+        all => format!("reciprocal({})", all.last().map_or("1.0f", String::as_str)),
+    }
+}
+
 /// The quotient `x / c` in `f32` by multiplications.
 pub(crate) fn divided_by(x: &str, c: f32) -> Result<String, GenError> {
     let text = |x: f32| number(Scalar::Float(x.into()), DType::F32);

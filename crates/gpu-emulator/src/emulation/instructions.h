@@ -111,6 +111,8 @@ DEV float exp2_flushed(float x) {
     return y < 0x1p-126f ? 0.0f : y;
 }
 
+DEV float reciprocal(float x) { return 1.0f / x; }
+
 DEV void barrier_sync(int number, int threads) { ffx_barrier(number, threads, true); }
 DEV void barrier_arrive(int number, int threads) { ffx_barrier(number, threads, false); }
 

@@ -2,7 +2,7 @@
 //! nothing reads. And sums along a few rows, behind which each element is looked at.
 #![allow(clippy::unwrap_used)] // a failing test may panic
 
-use crate::checked::{agrees, floats, ints};
+use crate::checked::{agrees, floats, ints, numbers};
 use crate::common::{Case, emulator};
 use fx_ir::Arg;
 use gpu_codegen::Target;
@@ -89,4 +89,48 @@ plan bytes 0:
     };
     // Twice as far the positions leave the table.
     agrees(text, &["apart_"], &[vec![tokens(1), floats(&[140, 160])], vec![tokens(2), floats(&[140, 160])]]);
+}
+
+/// Elements of rows with a gap: vectors for the most part, and a second kernel for what is left of each row. A value that tells
+/// the column shows that both parts know where they are; the row of zeros is what a slice leaves of a gradient.
+#[test]
+fn elements_of_uneven_rows_in_two_kernels() {
+    let text = r#"kir 1.6
+program "uneven"
+buffer b0 "x" bf16[512, 521]{521, 1}+0 input 0
+buffer b1 "wide" bf16[512, 521]{576, 1}+0 arena
+buffer b2 "padded" bf16[513, 521]{576, 1}+0 arena
+buffer b3 "y" bf16[513, 521]{521, 1}+0 output
+input "x" b0
+output "y" b3[513, 521]{521, 1}+0
+init:
+steps:
+loop "gap" outer [512, 521]
+  stage []
+    v0: bf16 = load b0[i0, i1]
+    v1: f32 = cast v0
+    v2: i64 = index i1
+    v3: f32 = cast v2
+    v4: f32 = add v1, v3
+    v5: bf16 = cast v4
+    v6: bf16 = store b1[i0, i1], v5
+loop "pad" outer [513, 521]
+  stage []
+    v0: i64 = index i0
+    v1: i64 = const 512
+    v2: bool = lt v0, v1
+    v3: bf16 = load b1[i0, i1] if v2
+    v4: f32 = cast v3
+    v5: f32 = mul v4, v4
+    v6: bf16 = cast v5
+    v7: bf16 = store b2[i0, i1], v6
+loop "dense" outer [513, 521]
+  stage []
+    v0: bf16 = load b2[i0, i1]
+    v1: bf16 = store b3[i0, i1], v0
+plan bytes 1180928:
+  b1 live 0..1 at 0
+  b2 live 1..2 at 589824
+"#;
+    agrees(text, &["rows_wide_8_loop"], &[vec![numbers(BF16, &[512, 521])]]);
 }

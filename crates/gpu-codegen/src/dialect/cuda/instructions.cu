@@ -36,6 +36,9 @@ DEV u32 pack_f16(float low, float high) { u32 y; asm("cvt.rn.f16x2.f32 %0, %1, %
 // 2 to the power x, with subnormal results flushed to 0.
 DEV float exp2_flushed(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 
+// 1 / x, off by one unit in the last place at most.
+DEV float reciprocal(float x) { float y; asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+
 // A float rounded to the nearest tf32 (ties away from zero), as bits.
 DEV u32 to_tf32(float x) { u32 y; asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x)); return y; }
 
