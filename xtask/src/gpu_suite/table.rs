@@ -18,6 +18,9 @@ struct Best<'a> {
     memory_mb: Option<f64>,
 }
 
+/// `ferroflux bench` counts memory in 2²⁰ bytes, PyTorch's script in 10⁹; the table in 10⁶.
+const MIB: f64 = 1.048576;
+
 /// The figure of a program's line.
 fn figure<'a>(lines: &'a [Value], program: &str, side: &str, mode: &str) -> Option<&'a Value> {
     let is = |line: &&Value| line["program"] == program && line["side"] == side && line["mode"] == mode;
@@ -30,8 +33,8 @@ fn best<'a>(lines: &'a [Value], program: &str, sides: &[&str]) -> Option<Best<'a
         let lines = lines.iter().filter(|l| l["program"] == program && l["side"] == side);
         let made = lines.filter_map(|l| {
             let figures = &l["figures"];
-            let memory_mb =
-                figures["device_peak_mb"].as_f64().or(figures["peak_gb"].as_f64().map(|gb| 1e3 * gb));
+            let ours = figures["device_peak_mb"].as_f64().map(|mib| MIB * mib);
+            let memory_mb = ours.or(figures["peak_gb"].as_f64().map(|gb| 1e3 * gb));
             Some(Best { mode: l["mode"].as_str()?, median_ms: figures["median_ms"].as_f64()?, memory_mb })
         });
         made.min_by(|a, b| a.median_ms.total_cmp(&b.median_ms))
@@ -113,9 +116,9 @@ mod tests {
             line("pytorch", "default", 4.0, ("peak_gb", 0.2)),
         ];
         let table = markdown(&lines);
-        let row = "| `p` | 2.000 | reduce-overhead | 4.000 | default | 0.50 | 100 | 200 | 0.50 | 4.00 | 0.50 | 2.0 |";
+        let row = "| `p` | 2.000 | reduce-overhead | 4.000 | default | 0.50 | 105 | 200 | 0.52 | 4.00 | 0.50 | 2.0 |";
         assert!(table.contains(row), "{table}");
-        assert!(table.contains("| geometric mean of 1 | | | | | 0.50 | | | 0.50 | | | |"), "{table}");
+        assert!(table.contains("| geometric mean of 1 | | | | | 0.50 | | | 0.52 | | | |"), "{table}");
     }
 
     #[test]

@@ -105,6 +105,7 @@ note('kernel');
 document.querySelector('#tabs button:nth-child(2)').click();
 root.tab = document.querySelector('section.on').id;
 root.rows = document.querySelectorAll('#times tr').length;
+root.scale = [...document.querySelectorAll('#memory svg text')].map(t => t.textContent).join(', ');
 "#;
 
 /// In a browser, where one is installed: the script has run and connected the boxes, and a click from a line of the source leads
@@ -148,6 +149,12 @@ fn runs_in_a_browser(page: &Path, data: &Value) {
     assert!(attribute(&dom, "kernel").contains("kernels 1"), "{}", attribute(&dom, "kernel"));
     assert_eq!(attribute(&dom, "tab"), "times");
     assert!(attribute(&dom, "rows").parse::<usize>().unwrap() > 1);
+    // The chart of memory has a scale of bytes and of steps, from nothing to the most and the last.
+    let scale = attribute(&dom, "scale");
+    let shown: Vec<&str> = scale.split(", ").collect();
+    assert!(shown.len() == 10 && shown[0] == "0 B" && shown[1] == "step 0", "{scale}");
+    let steps = data["memory"].as_array().unwrap().len();
+    assert_eq!(shown[9], (steps - 1).to_string(), "{scale}");
 }
 
 /// A page whose boxes are connected with nodes and kernels.
