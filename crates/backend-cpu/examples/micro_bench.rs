@@ -197,6 +197,17 @@ fn values(len: usize) -> Buffer {
     Buffer { data, start, len }
 }
 
+/// Memory of as many 32-bit words for narrow numbers: pairs of `bf16` of the size of [`values`]. Other bits would be subnormal numbers, which some
+/// instructions take a hundred times as long for.
+fn pairs(len: usize) -> Buffer {
+    let mut buffer = values(len);
+    buffer.iter_mut().for_each(|v| {
+        let upper = v.to_bits() >> 16;
+        *v = f32::from_bits(upper << 16 | upper);
+    });
+    buffer
+}
+
 fn conv(shape: ConvShape, first: bool, fresh: bool) -> Result<(f64, f64), MicroError> {
     let out = shape.output()?;
     let layout =
@@ -280,7 +291,7 @@ fn packed(m: usize, n: usize, k: usize) -> Result<(f64, f64), MicroError> {
 }
 
 fn narrow_product([m, n, k]: [usize; 3], numbers: Narrow, copies: usize) -> Result<(f64, f64), MicroError> {
-    let (a, w) = (values(m * k), values(n * k));
+    let (a, w) = (pairs(m * k), pairs(n * k));
     let done = |block: &EpilogueBlock| {
         std::hint::black_box(block.ptr);
     };
@@ -351,8 +362,8 @@ fn narrow_conv(shape: ConvShape, numbers: Narrow) -> Result<(f64, f64), MicroErr
     let pixels: usize = out.iter().product();
     let taps: usize = shape.kernel.iter().product();
     let inner = shape.in_channels / shape.groups * taps;
-    let x = values(shape.batch * shape.in_channels * shape.input.iter().product::<usize>());
-    let w = values(shape.out_channels * inner);
+    let x = pairs(shape.batch * shape.in_channels * shape.input.iter().product::<usize>());
+    let w = pairs(shape.out_channels * inner);
     let (kh, kw) = (shape.kernel[1] as isize, shape.kernel[2] as isize);
     // SAFETY: the buffers are as large as the shape says.
     let weights = unsafe { plan.pack(w.as_ptr().cast(), [inner as isize, taps as isize, kh * kw, kw, 1])? };

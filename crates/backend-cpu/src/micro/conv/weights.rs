@@ -23,7 +23,7 @@ pub(super) struct Plain {
 
 // SAFETY: memory behind it is only read, under the promise of whoever passes the weight.
 unsafe impl Send for Plain {}
-// SAFETY: as above.
+// SAFETY: memory behind it is only read, under the promise of whoever passes the weight.
 unsafe impl Sync for Plain {}
 
 /// The rows of a panel that taps and channels have.
