@@ -30,7 +30,7 @@ pub(super) enum Unit {
 }
 
 impl Unit {
-    /// The fastest one for these numbers; none where `f32` is as fast.
+    /// The fastest one for these numbers; none where there is no kernel.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn of(numbers: Narrow, isa: Isa) -> Option<Unit> {
         let wide = isa == Isa::Avx512 && is_x86_feature_detected!("avx512bw");
