@@ -12,8 +12,8 @@ use backend_cpu::micro::{
     matmul_strided, team,
 };
 
-/// `conv N C H W O K STRIDE PAD GROUPS` channels-last, `convf` the same with channels-first input and output, `convp` with weights packed in
-/// each call, `mm M N K` packed
+/// `conv N C H W O K STRIDE PAD GROUPS` channels-last, `convf` the same with channels-first input and output, `convp` with weights that are
+/// read as they lie in each call, `wgrad N C H W O K STRIDE PAD` the gradient to the weight of such a convolution, `mm M N K` packed
 /// weight, `mm8`, `mm16`, `conv8` and `conv16` the same of 8-bit integers and `bf16` without an epilogue
 /// (`mm16 M N K COPIES` takes turns with copies of the weight), `q4` and `q8 M N K GROUPS COPIES` weights of four and eight bits, `lin M N K` weight `[N, K]` unpacked, `bmm B M N K` both row-major, `attn B H Lq Lk D CAUSAL`.
 const CASES: &[&str] = &[
@@ -131,6 +131,7 @@ fn run(kind: &str, sizes: &[usize]) -> Result<(f64, f64), Box<dyn std::error::Er
             };
             conv(shape, kind == "convf", kind == "convp")?
         }
+        ("wgrad", &[n, c, h, w, o, k, s, p]) => weight_gradient([n, c, h, w], [o, k, s, p])?,
         ("mm", &[m, n, k]) => packed(m, n, k)?,
         ("conv8" | "conv16", &[n, c, h, w, o, k, s, p, g]) => {
             let shape = ConvShape {
@@ -196,6 +197,17 @@ fn values(len: usize) -> Buffer {
     Buffer { data, start, len }
 }
 
+/// Memory of as many 32-bit words for narrow numbers: pairs of `bf16` of the size of [`values`]. Other bits would be subnormal numbers, which some
+/// instructions take a hundred times as long for.
+fn pairs(len: usize) -> Buffer {
+    let mut buffer = values(len);
+    buffer.iter_mut().for_each(|v| {
+        let upper = v.to_bits() >> 16;
+        *v = f32::from_bits(upper << 16 | upper);
+    });
+    buffer
+}
+
 fn conv(shape: ConvShape, first: bool, fresh: bool) -> Result<(f64, f64), MicroError> {
     let out = shape.output()?;
     let layout =
@@ -219,12 +231,44 @@ fn conv(shape: ConvShape, first: bool, fresh: bool) -> Result<(f64, f64), MicroE
     let weights = unsafe { plan.pack_constant(w.as_ptr(), strides) };
     let seconds = time(|| {
         // SAFETY: the buffers are as large as the shape says.
-        let packed = fresh.then(|| unsafe { plan.pack_weights(w.as_ptr(), strides) });
-        let weights = packed.as_ref().unwrap_or(&weights);
-        // SAFETY: the buffers are as large as the shape says.
-        unsafe { plan.run(x.as_ptr(), weights, y.as_mut_ptr(), &Epilogue::default()) }
+        unsafe {
+            if fresh {
+                return plan.run_with(
+                    x.as_ptr(),
+                    (w.as_ptr(), strides),
+                    y.as_mut_ptr(),
+                    &Epilogue::default(),
+                );
+            }
+            plan.run(x.as_ptr(), &weights, y.as_mut_ptr(), &Epilogue::default())
+        }
     })?;
     Ok(((2 * shape.batch * pixels * shape.out_channels * inner) as f64, seconds))
+}
+
+/// The gradient to the weight of a convolution as a convolution over its batch: its window is what the output was.
+fn weight_gradient([n, c, h, w]: [usize; 4], [o, k, s, p]: [usize; 4]) -> Result<(f64, f64), MicroError> {
+    let [oh, ow] = [h, w].map(|size| (size + 2 * p - k) / s + 1);
+    let back = |size: usize, out: usize| (out - 1) * s + k - size - p;
+    let shape = ConvShape {
+        dilation: [1, s, s],
+        pad_lo: [0, p, p],
+        pad_hi: [0, back(h, oh), back(w, ow)],
+        ..ConvShape::conv2d(c, n, [h, w], o, [oh, ow])
+    };
+    let last = |channels: usize, size| Strides5::channels_last(channels, size);
+    let (x, g) = (last(c, shape.input), last(o, [1, oh, ow]));
+    let out = last(o, shape.output()?);
+    let plan = ConvPlan::new(Isa::best(), shape, Strides5 { n: x.c, c: x.n, ..x }, out)?;
+    let (input, gradient) = (values(n * c * h * w), values(n * o * oh * ow));
+    let mut y = values(c * o * k * k);
+    let strides = [g.c, g.n, g.d, g.h, g.w];
+    let seconds = time(|| {
+        let none = Epilogue::default();
+        // SAFETY: the buffers are as large as the shape says.
+        unsafe { plan.run_with(input.as_ptr(), (gradient.as_ptr(), strides), y.as_mut_ptr(), &none) }
+    })?;
+    Ok(((2 * n * oh * ow * c * o * k * k) as f64, seconds))
 }
 
 fn packed(m: usize, n: usize, k: usize) -> Result<(f64, f64), MicroError> {
@@ -247,7 +291,7 @@ fn packed(m: usize, n: usize, k: usize) -> Result<(f64, f64), MicroError> {
 }
 
 fn narrow_product([m, n, k]: [usize; 3], numbers: Narrow, copies: usize) -> Result<(f64, f64), MicroError> {
-    let (a, w) = (values(m * k), values(n * k));
+    let (a, w) = (pairs(m * k), pairs(n * k));
     let done = |block: &EpilogueBlock| {
         std::hint::black_box(block.ptr);
     };
@@ -318,8 +362,8 @@ fn narrow_conv(shape: ConvShape, numbers: Narrow) -> Result<(f64, f64), MicroErr
     let pixels: usize = out.iter().product();
     let taps: usize = shape.kernel.iter().product();
     let inner = shape.in_channels / shape.groups * taps;
-    let x = values(shape.batch * shape.in_channels * shape.input.iter().product::<usize>());
-    let w = values(shape.out_channels * inner);
+    let x = pairs(shape.batch * shape.in_channels * shape.input.iter().product::<usize>());
+    let w = pairs(shape.out_channels * inner);
     let (kh, kw) = (shape.kernel[1] as isize, shape.kernel[2] as isize);
     // SAFETY: the buffers are as large as the shape says.
     let weights = unsafe { plan.pack(w.as_ptr().cast(), [inner as isize, taps as isize, kh * kw, kw, 1])? };

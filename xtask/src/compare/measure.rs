@@ -17,30 +17,64 @@ pub(super) struct Setup {
     pub(super) threads: usize,
     /// Forward and backward rather than the forward alone.
     pub(super) train: bool,
+    pub(super) dtype: Precision,
+    /// In the order of measurement, this project first.
+    pub(super) sides: Vec<Side>,
 }
 
-/// PyTorch's side.
+/// The other sides.
 pub(super) struct Peer {
     pub(super) python: PathBuf,
-    pub(super) script: PathBuf,
-    /// Where its compiler caches.
+    /// The script that measures PyTorch; beside it lies what reads cases.
+    pub(super) torch: PathBuf,
+    /// The script that measures ONNX Runtime and OpenVINO.
+    pub(super) onnx: PathBuf,
+    /// Where they keep what they make: a folder for each.
     pub(super) cache: PathBuf,
 }
 
 /// The side that a figure belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
+#[value(rename_all = "lowercase")]
 pub(super) enum Side {
+    #[value(skip)]
     Ferroflux,
     /// PyTorch without a compiler.
     Eager,
     /// `torch.compile` with its default compiler.
     Inductor,
+    /// On the network that `torch.onnx.export` makes.
+    OnnxRuntime,
+    /// On the same.
+    OpenVino,
 }
 
 impl Side {
-    /// In the order of measurement.
-    pub(super) const ALL: [Side; 3] = [Side::Ferroflux, Side::Eager, Side::Inductor];
+    /// As it is written in tables and on the command line.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Side::Ferroflux => "ferroflux",
+            Side::Eager => "eager",
+            Side::Inductor => "inductor",
+            Side::OnnxRuntime => "onnxruntime",
+            Side::OpenVino => "openvino",
+        }
+    }
+
+    /// Whether it measures PyTorch itself.
+    pub(super) fn is_torch(self) -> bool {
+        matches!(self, Side::Eager | Side::Inductor)
+    }
+}
+
+/// The dtype that is computed in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[value(rename_all = "lowercase")]
+pub(super) enum Precision {
+    /// That of the model.
+    F32,
+    Bf16,
 }
 
 /// The figures of one process, as both sides print them.
@@ -63,8 +97,8 @@ pub(super) struct Row {
     pub(super) model: String,
     /// In the order of measurement.
     pub(super) figures: Vec<(Side, Figures)>,
-    /// The reason why a side could not be measured.
-    pub(super) problem: Option<String>,
+    /// The reasons why sides could not be measured.
+    pub(super) problems: Vec<(Side, String)>,
 }
 
 /// Builds the command in the release profile and says where it is.
@@ -90,37 +124,45 @@ pub(super) fn build(root: &Path) -> Result<PathBuf> {
 pub(super) fn model(setup: &Setup, case: &Path, rounds: u32) -> Row {
     let name =
         case.file_stem().map_or_else(|| case.display().to_string(), |s| s.to_string_lossy().into_owned());
-    let mut row = Row { model: name, figures: Vec::new(), problem: None };
+    let mut row = Row { model: name, figures: Vec::new(), problems: Vec::new() };
     for round in 1..=rounds {
-        for side in Side::ALL {
-            eprintln!("compare: {} round {round} of {rounds}: {side:?}", row.model);
+        for &side in &setup.sides {
+            // Another round would fail in the same way.
+            if row.problems.iter().any(|(failed, _)| *failed == side) {
+                continue;
+            }
+            eprintln!("compare: {} round {round} of {rounds}: {}", row.model, side.name());
             match figures(setup, case, side) {
                 Ok(figures) => row.figures.push((side, figures)),
-                Err(error) => row.problem = Some(format!("{side:?}: {error:#}")),
+                Err(error) => row.problems.push((side, format!("{error:#}"))),
             }
-        }
-        // Another round would fail in the same way.
-        if row.problem.is_some() {
-            break;
         }
     }
     row
 }
 
 fn figures(setup: &Setup, case: &Path, side: Side) -> Result<Figures> {
-    let mut command = match side {
-        Side::Ferroflux => {
-            let mut command = Command::new(&setup.command);
-            // The first call is to compile.
-            command.args(["bench", "--backend", "cpu", "--json"]).env("FERROFLUX_CACHE", "off");
-            command
+    let peer = &setup.peer;
+    let mut command = if side == Side::Ferroflux {
+        let mut command = Command::new(&setup.command);
+        // The first call is to compile.
+        command.args(["bench", "--backend", "cpu", "--json"]).env("FERROFLUX_CACHE", "off");
+        if setup.dtype == Precision::Bf16 {
+            command.args(["--autocast", "bf16"]);
         }
-        Side::Eager | Side::Inductor => {
-            let mut command = Command::new(&setup.peer.python);
-            command.arg(&setup.peer.script).env("TORCHINDUCTOR_CACHE_DIR", &setup.peer.cache);
-            command.args(["--modes", if side == Side::Eager { "eager" } else { "default" }]);
-            command
-        }
+        command
+    } else if side.is_torch() {
+        let mut command = Command::new(&peer.python);
+        command.arg(&peer.torch).env("TORCHINDUCTOR_CACHE_DIR", peer.cache.join("inductor"));
+        command.args(["--modes", if side == Side::Eager { "eager" } else { "default" }]);
+        command
+    } else {
+        let mut command = Command::new(&peer.python);
+        command.arg(&peer.onnx).args(["--modes", side.name()]);
+        command.args(["--dtype", if setup.dtype == Precision::Bf16 { "bf16" } else { "f32" }]);
+        command.arg("--models").arg(peer.cache.join("onnx"));
+        command.arg("--helpers").arg(peer.torch.parent().unwrap_or(Path::new(".")));
+        command
     };
     if setup.train {
         command.arg("--train");

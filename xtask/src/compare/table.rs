@@ -2,8 +2,8 @@
 //!
 //! A model's time is the median over the rounds of each round's median; its first call is that of the first round, when
 //! PyTorch's compiler has nothing cached; its memory is the maximum over the rounds. Ratios below one say that this project
-//! is faster. Besides the ratio of the medians the table has that of the fastest runs, which other work on the machine
-//! disturbs least.
+//! is faster. Besides the ratios of the medians, to each peer and to the quickest of them, the table has that of the fastest
+//! runs of all rounds, which other work on the machine disturbs least. A dash stands where a peer could not be measured.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -35,50 +35,74 @@ fn summary(row: &Row, side: Side) -> Option<Summary> {
 }
 
 /// The table, its geometric means, and what could not be measured.
-pub(super) fn markdown(rows: &[Row]) -> String {
-    let mut text = String::from(
-        "| model | ferroflux ms | eager ms | inductor ms | ÷ eager | ÷ inductor | fastest ÷ its fastest | \
-         first call s | inductor's | sooner | peak MB | eager's | inductor's |\n\
-         |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n",
-    );
-    let mut ratios = (Vec::new(), Vec::new());
+pub(super) fn markdown(rows: &[Row], peers: &[Side]) -> String {
+    let mut head = vec!["model".to_owned(), "ferroflux ms".to_owned()];
+    head.extend(peers.iter().map(|side| format!("{} ms", side.name())));
+    head.extend(peers.iter().map(|side| format!("÷ {}", side.name())));
+    head.extend(["÷ quickest", "fastest ÷ fastest", "first call s"].map(str::to_owned));
+    head.extend(peers.iter().map(|side| format!("{}'s", side.name())));
+    head.push("peak MB".to_owned());
+    head.extend(peers.iter().map(|side| format!("{}'s", side.name())));
+    let mut text = line(&head);
+    text.push_str(&format!("|---|{}\n", "--:|".repeat(head.len() - 1)));
+    let mut ratios: Vec<Vec<f64>> = vec![Vec::new(); peers.len() + 1];
     for row in rows {
-        let [Some(ours), Some(eager), Some(inductor)] = Side::ALL.map(|side| summary(row, side)) else {
-            continue;
-        };
-        let (by_eager, by_inductor) = (ours.median_ms / eager.median_ms, ours.median_ms / inductor.median_ms);
-        ratios.0.push(by_eager);
-        ratios.1.push(by_inductor);
-        let (model, ms) = (&row.model, |s: Summary| format!("{:.2}", s.median_ms));
-        let mb = |s: Summary| if s.peak_mb.is_nan() { "–".to_owned() } else { format!("{:.0}", s.peak_mb) };
-        // Writing to a string cannot fail.
-        let _ = writeln!(
-            text,
-            "| {model} | {} | {} | {} | {by_eager:.2} | {by_inductor:.2} | {:.2} | {:.2} | {:.2} | {:.0} × | {} | {} | {} |",
-            ms(ours),
-            ms(eager),
-            ms(inductor),
-            ours.min_ms / inductor.min_ms,
-            ours.first_call_s,
-            inductor.first_call_s,
-            inductor.first_call_s / ours.first_call_s,
-            mb(ours),
-            mb(eager),
-            mb(inductor),
-        );
+        let Some(ours) = summary(row, Side::Ferroflux) else { continue };
+        let theirs: Vec<Option<Summary>> = peers.iter().map(|side| summary(row, *side)).collect();
+        text.push_str(&line(&cells(&row.model, ours, &theirs, &mut ratios)));
     }
-    if let (Some(eager), Some(inductor)) = (geometric_mean(&ratios.0), geometric_mean(&ratios.1)) {
-        let _ = writeln!(text, "| geometric mean | | | | {eager:.2} | {inductor:.2} | | | | | | | |");
+    let means: Vec<Option<f64>> = ratios.iter().map(|all| geometric_mean(all)).collect();
+    if means.iter().any(Option::is_some) {
+        let mut cells = vec!["geometric mean".to_owned()];
+        cells.extend(vec![String::new(); peers.len() + 1]);
+        cells.extend(means.into_iter().map(ratio));
+        cells.resize(head.len(), String::new());
+        text.push_str(&line(&cells));
     }
     for row in rows {
         if let Some(bytes) = row.figures.iter().find_map(|(_, figures)| figures.saved_bytes) {
+            // Writing to a string cannot fail.
             let _ = writeln!(text, "\n{}: {bytes} bytes are kept for the backward.", row.model);
         }
-        if let Some(problem) = &row.problem {
-            let _ = writeln!(text, "\n{} was not compared: {problem}", row.model);
+        for (side, problem) in &row.problems {
+            let _ = writeln!(text, "\n{} was not measured by {}: {problem}", row.model, side.name());
         }
     }
     text
+}
+
+/// A row of the table.
+fn line(cells: &[String]) -> String {
+    let mut text = String::from("|");
+    for cell in cells {
+        let _ = write!(text, " {cell}{}|", if cell.is_empty() { "" } else { " " });
+    }
+    text.push('\n');
+    text
+}
+
+fn ratio(value: Option<f64>) -> String {
+    value.map_or_else(|| "–".to_owned(), |v| format!("{v:.2}"))
+}
+
+/// The cells of a model; its ratios of medians, to each peer and to the quickest, are added to `ratios`.
+fn cells(model: &str, ours: Summary, theirs: &[Option<Summary>], ratios: &mut [Vec<f64>]) -> Vec<String> {
+    let least = |value: fn(&Summary) -> f64| theirs.iter().flatten().map(value).reduce(f64::min);
+    let mut all: Vec<Option<f64>> =
+        theirs.iter().map(|s| Some(ours.median_ms / s.as_ref()?.median_ms)).collect();
+    all.push(least(|s| s.median_ms).map(|quickest| ours.median_ms / quickest));
+    for (ratios, value) in ratios.iter_mut().zip(&all) {
+        ratios.extend(value);
+    }
+    let own = std::iter::once(Some(ours)).chain(theirs.iter().copied());
+    let mut cells = vec![model.to_owned()];
+    cells.extend(own.clone().map(|s| ratio(s.map(|s| s.median_ms))));
+    cells.extend(all.into_iter().map(ratio));
+    cells.push(ratio(least(|s| s.min_ms).map(|fastest| ours.min_ms / fastest)));
+    cells.extend(own.clone().map(|s| ratio(s.map(|s| s.first_call_s))));
+    let whole = |mb: f64| if mb.is_nan() { "–".to_owned() } else { format!("{mb:.0}") };
+    cells.extend(own.map(|s| s.map_or_else(|| "–".to_owned(), |s| whole(s.peak_mb))));
+    cells
 }
 
 /// `None` of no values.
@@ -94,8 +118,9 @@ pub(super) fn write_json(path: &Path, rows: &[Row], machine: &str) -> Result<()>
         for (side, figures) in &row.figures {
             let _ = writeln!(text, "{}", json!({ "model": row.model, "side": side, "figures": figures }));
         }
-        if let Some(problem) = &row.problem {
-            let _ = writeln!(text, "{}", json!({ "model": row.model, "problem": problem }));
+        for (side, problem) in &row.problems {
+            let line = json!({ "model": row.model, "side": side, "problem": problem });
+            let _ = writeln!(text, "{line}");
         }
     }
     std::fs::write(path, text).with_context(|| path.display().to_string())
@@ -105,25 +130,19 @@ pub(super) fn write_json(path: &Path, rows: &[Row], machine: &str) -> Result<()>
 mod tests {
     use super::{Figures, Row, Side, geometric_mean, markdown, summary};
 
+    const SIDES: [Side; 3] = [Side::Ferroflux, Side::Eager, Side::OpenVino];
+    const PEERS: &[Side] = &[Side::Eager, Side::OpenVino];
+
     fn row(times: [f64; 6]) -> Row {
         let figures = |(i, median_ms): (usize, f64)| {
             let (first_call_s, peak_mb) = ((i + 1) as f64, Some(10.0 * i as f64));
-            (
-                Side::ALL[i % 3],
-                Figures {
-                    median_ms,
-                    min_ms: median_ms / 2.0,
-                    runs: 5,
-                    first_call_s,
-                    peak_mb,
-                    saved_bytes: None,
-                },
-            )
+            let min_ms = median_ms / 2.0;
+            (SIDES[i % 3], Figures { median_ms, min_ms, runs: 5, first_call_s, peak_mb, saved_bytes: None })
         };
         Row {
             model: "m".into(),
             figures: times.into_iter().enumerate().map(figures).collect(),
-            problem: None,
+            problems: Vec::new(),
         }
     }
 
@@ -132,19 +151,27 @@ mod tests {
         let row = row([1.0, 4.0, 2.0, 3.0, 8.0, 6.0]);
         let ours = summary(&row, Side::Ferroflux).unwrap();
         assert_eq!((ours.median_ms, ours.min_ms, ours.first_call_s, ours.peak_mb), (2.0, 0.5, 1.0, 30.0));
-        assert!(
-            markdown(&[row]).contains(
-                "| m | 2.00 | 6.00 | 4.00 | 0.33 | 0.50 | 0.50 | 1.00 | 3.00 | 3 × | 30 | 40 | 50 |"
-            )
-        );
+        let text = markdown(&[row], PEERS);
+        assert!(text.starts_with(
+            "| model | ferroflux ms | eager ms | openvino ms | ÷ eager | ÷ openvino | ÷ quickest |"
+        ));
+        let line =
+            "| m | 2.00 | 6.00 | 4.00 | 0.33 | 0.50 | 0.50 | 0.50 | 1.00 | 2.00 | 3.00 | 30 | 40 | 50 |";
+        assert!(text.contains(line), "{text}");
     }
 
     #[test]
     fn means_are_geometric_and_problems_are_told() {
         let half_and_double = [row([1.0, 2.0, 2.0, 1.0, 2.0, 2.0]), row([2.0, 1.0, 1.0, 2.0, 1.0, 1.0])];
-        assert!(markdown(&half_and_double).contains("| geometric mean | | | | 1.00 | 1.00 |"));
+        assert!(
+            markdown(&half_and_double, PEERS).contains("| geometric mean | | | | 1.00 | 1.00 | 1.00 | | |")
+        );
         assert_eq!(geometric_mean(&[]), None);
-        let broken = Row { model: "x".into(), figures: Vec::new(), problem: Some("no".into()) };
-        assert!(markdown(&[broken]).contains("x was not compared: no"));
+        let mut broken = row([1.0, 2.0, 4.0, 1.0, 2.0, 4.0]);
+        broken.figures.retain(|(side, _)| *side != Side::OpenVino);
+        broken.problems.push((Side::OpenVino, "no".into()));
+        let text = markdown(&[broken], PEERS);
+        assert!(text.contains("| m | 1.00 | 2.00 | – | 0.50 | – | 0.50 | 0.50 |"), "{text}");
+        assert!(text.contains("m was not measured by openvino: no"));
     }
 }

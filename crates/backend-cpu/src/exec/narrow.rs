@@ -1,5 +1,5 @@
 //! Products and convolutions of narrow numbers through their hand-written kernels: 8-bit integers, and `bf16` where the processor
-//! has instructions for it. The epilogue is a generated function over finished blocks of sums.
+//! has AVX-512. The epilogue is a generated function over finished blocks of sums.
 //!
 //! Not here: operands of other dtypes, which are converted (`staged`), and forms without a kernel (`fallback`).
 

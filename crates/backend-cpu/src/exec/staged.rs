@@ -322,14 +322,18 @@ impl StagedOp {
         let input = self.single(call.buffers, s, 0)?;
         let window = s.all(&self.operands[1].0.sizes)?;
         let plan = conv_plan(conv, (&input.sizes, &input.strides), &window, out).map_err(self.refused())?;
-        let fresh = match packed {
-            Some(Packed::Conv(_)) => None,
-            _ => Some(weights(&plan, &self.single(call.buffers, s, 1)?)),
-        };
-        let kept = if let Some(Packed::Conv(w)) = packed { Some(w) } else { fresh.as_ref() };
-        let Some(weights) = kept else { return Ok(()) };
+        let epilogue = micro::Epilogue::default();
         // SAFETY: operands lie inside of their buffers or are copies; the result has memory of its own.
-        unsafe { plan.run(input.ptr, weights, c, &micro::Epilogue::default()) }.map_err(self.refused())
+        let done = unsafe {
+            match packed {
+                Some(Packed::Conv(weights)) => plan.run(input.ptr, weights, c, &epilogue),
+                _ => {
+                    let weight = self.single(call.buffers, s, 1)?;
+                    plan.run_with(input.ptr, (weight.ptr, weight_strides(&weight)), c, &epilogue)
+                }
+            }
+        };
+        done.map_err(self.refused())
     }
 
     fn attention_f32(
@@ -445,10 +449,14 @@ fn conv_plan(
     ConvPlan::new(Isa::best(), shape, strides5(strides), output)
 }
 
-fn weights(plan: &ConvPlan, weight: &Ready<'_, f32>) -> ConvWeights {
+fn weight_strides(weight: &Ready<'_, f32>) -> [isize; 5] {
     let w = strides5(&weight.strides);
+    [w.n, w.c, w.d, w.h, w.w]
+}
+
+fn weights(plan: &ConvPlan, weight: &Ready<'_, f32>) -> ConvWeights {
     // SAFETY: the weight lies inside of its buffer, by the program's promise, or is a copy.
-    unsafe { plan.pack_weights(weight.ptr, [w.n, w.c, w.d, w.h, w.w]) }
+    unsafe { plan.pack_weights(weight.ptr, weight_strides(weight)) }
 }
 
 /// A view with these sizes and strides in `f32`.

@@ -314,16 +314,18 @@ impl ConvOp {
         Ok(plan)
     }
 
-    /// Packs the weight at the given sizes, once where it is constant, else for one call.
-    pub(super) fn pack(&self, buffers: &Buffers, s: &Sizes) -> Result<ConvWeights, ExecError> {
+    /// The weight and its strides.
+    fn weight(&self, buffers: &Buffers, s: &Sizes) -> Result<(*const f32, [isize; 5]), ExecError> {
         let strides = s.all(&self.weight.strides)?;
         let [d, h, w] = triple(&strides[2..], 0).map(|x| x as isize);
-        let (ptr, plan) = (self.weight.ptr(buffers, s)?, self.plan(s)?);
-        let strides = [strides[0] as isize, strides[1] as isize, d, h, w];
+        Ok((self.weight.ptr(buffers, s)?, [strides[0] as isize, strides[1] as isize, d, h, w]))
+    }
+
+    /// Packs the constant weight at the given sizes.
+    pub(super) fn pack(&self, buffers: &Buffers, s: &Sizes) -> Result<ConvWeights, ExecError> {
+        let ((ptr, strides), plan) = (self.weight(buffers, s)?, self.plan(s)?);
         // SAFETY: the weight lies inside of its buffer, by the program's promise.
-        Ok(unsafe {
-            if self.packs { plan.pack_constant(ptr, strides) } else { plan.pack_weights(ptr, strides) }
-        })
+        Ok(unsafe { plan.pack_constant(ptr, strides) })
     }
 
     pub(super) fn run(&self, call: &Call<'_>, packed: Option<&ConvWeights>) -> Result<(), ExecError> {
@@ -333,12 +335,9 @@ impl ConvOp {
             return Ok(());
         }
         let plan = self.plan(s)?;
-        let fresh = if packed.is_none() { Some(self.pack(call.buffers, s)?) } else { None };
-        let Some(weights) = packed.or(fresh.as_ref()) else { return Ok(()) };
         let input = self.input.ptr(call.buffers, s)?;
         let table = self.finish.table(call);
         let context = call.context(&table);
-        let mut scratch = None;
         let (epilogue, output) = match &self.finish {
             Finish::Direct(d) => {
                 // SAFETY: columns lie inside of their buffers by the program's promise.
@@ -347,13 +346,17 @@ impl ConvOp {
             }
             Finish::Hook(f) => {
                 let hook = Hook::Raw { f: call.code.epilogue(f.number), ctx: (&raw const context).cast() };
-                let bytes = out.iter().product::<i64>() as usize * size_of::<f32>();
-                let block = scratch.insert(Block::new(bytes)?);
-                (micro::Epilogue { hook: Some(hook), ..micro::Epilogue::default() }, block.ptr().cast())
+                (micro::Epilogue { hook: Some(hook), ..micro::Epilogue::default() }, std::ptr::null_mut())
             }
         };
         // SAFETY: operands lie inside of their buffers, and the plan gives the output memory of its own.
-        unsafe { plan.run(input, weights, output, &epilogue) }.map_err(|e| self.refused(e))
+        let done = unsafe {
+            match packed {
+                Some(weights) => plan.run(input, weights, output, &epilogue),
+                None => plan.run_with(input, self.weight(call.buffers, s)?, output, &epilogue),
+            }
+        };
+        done.map_err(|e| self.refused(e))
     }
 }
 

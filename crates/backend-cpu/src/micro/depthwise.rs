@@ -12,7 +12,7 @@ use super::conv::{ConvPlan, Strides5};
 use super::driver::part;
 use super::epilogue::{COut, Epilogue, EpilogueBlock};
 use super::kernel::{Finish, finish_one};
-use super::scratch::{self, AlignedBuf};
+use super::scratch;
 #[cfg(target_arch = "x86_64")]
 use super::simd::{Avx2, Avx512};
 use super::simd::{Portable, Simd};
@@ -32,7 +32,7 @@ pub(crate) unsafe fn run(
     plan: &ConvPlan,
     depthwise: &Depthwise,
     input: *const f32,
-    weights: &AlignedBuf,
+    weights: *const f32,
     out: COut,
     epilogue: &Epilogue<'_>,
 ) {
@@ -42,7 +42,7 @@ pub(crate) unsafe fn run(
     let threads = team::threads_for(work * plan.shape.batch);
     let most = if threads == 1 { 1 } else { (4 * threads).div_ceil(plan.shape.batch) };
     let blocks = (work >> 16).clamp(1, most).min(lines);
-    let job = Job { plan, strides: depthwise.strides, input, weights: weights.ptr(), out, epilogue };
+    let job = Job { plan, strides: depthwise.strides, input, weights, out, epilogue };
     team::par_for_work(plan.shape.batch * blocks, work * plan.shape.batch, &|task| {
         // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given; tasks are disjoint lines of
         // the output.

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use super::epilogue::{COut, Epilogue, EpilogueBlock, Residual};
-use super::kernel::{Finish, MAX_MR, Tile, panel_width, tile_fn, tile_rows};
+use super::kernel::{Finish, MAX_MR, Target, Tile, panel_width, tile_fn, tile_rows};
 use super::transpose::{self, Source};
 use super::{Isa, MicroError, scratch, team};
 
@@ -410,11 +410,7 @@ unsafe fn tiles(
         zero: p.zero,
         kc: pass.kc,
         b: p.b,
-        c,
-        ldc,
-        cols: nr,
-        accumulate: !pass.first,
-        finish: None,
+        to: Target { c, ldc, cols: nr, accumulate: !pass.first, finish: None },
     };
     let panels = cols.len().div_ceil(nr);
     // A slice of B that fills less than half the first-level cache stays there: then C is better written row by row.
@@ -433,12 +429,12 @@ unsafe fn tiles(
                 p.point_rows(&mut tile, row, r.start, r.len(), pass);
             }
             tile.b = p.b.wrapping_add((col / nr) * p.depth() * nr + slice);
-            tile.cols = (cols.end - col).min(nr);
-            tile.c = c.wrapping_add(r.start * ldc + (col - cols.start));
-            tile.finish = if pass.last { p.finish(row, col) } else { None };
+            tile.to.cols = (cols.end - col).min(nr);
+            tile.to.c = c.wrapping_add(r.start * ldc + (col - cols.start));
+            tile.to.finish = if pass.last { p.finish(row, col) } else { None };
             // SAFETY: the tile lies inside the block; the kernel was chosen for an instruction set that `PackedB` or
             // the plan has checked.
-            unsafe { tile_fn(p.isa, r.len(), tile.cols, padded)(&tile) };
+            unsafe { tile_fn(p.isa, r.len(), tile.to.cols, padded)(&tile) };
         }
     }
 }
@@ -524,23 +520,19 @@ pub(crate) unsafe fn small(p: &Small) {
         zero: p.a,
         kc: p.k,
         b: p.b,
-        c: p.c,
-        ldc: p.ldc,
-        cols: nr,
-        accumulate: p.accumulate,
-        finish: None,
+        to: Target { c: p.c, ldc: p.ldc, cols: nr, accumulate: p.accumulate, finish: None },
     };
     for col in (0..p.n).step_by(nr) {
         tile.b = p.b.wrapping_add(col / nr * p.panel);
-        tile.cols = (p.n - col).min(nr);
+        tile.to.cols = (p.n - col).min(nr);
         for i in 0..count {
             let r = part(p.m, count, i);
             for j in 0..r.len() {
                 tile.rows[j] = p.a.wrapping_add((r.start + j) * p.lda);
             }
-            tile.c = p.c.wrapping_add(r.start * p.ldc + col);
+            tile.to.c = p.c.wrapping_add(r.start * p.ldc + col);
             // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
-            unsafe { tile_fn(p.isa, r.len(), tile.cols, false)(&tile) };
+            unsafe { tile_fn(p.isa, r.len(), tile.to.cols, false)(&tile) };
         }
     }
 }

@@ -50,6 +50,12 @@ pub(crate) struct Tile {
     pub(crate) kc: usize,
     /// Packed panel: `tap_count * kc` rows of `NR` values.
     pub(crate) b: *const f32,
+    /// Where the sums go.
+    pub(crate) to: Target,
+}
+
+/// The place of a tile in C, and what happens to its sums.
+pub(crate) struct Target {
     /// Element (0, 0) of the tile in C.
     pub(crate) c: *mut f32,
     /// Elements between rows of C.
@@ -185,27 +191,38 @@ unsafe fn tile_avx512<const MR: usize, const NV: usize, const PADDED: bool, cons
 }
 
 /// The accumulators of a tile.
-type Acc<S, const MR: usize, const NV: usize> = [[<S as Simd>::V; NV]; MR];
+pub(crate) type Acc<S, const MR: usize, const NV: usize> = [[<S as Simd>::V; NV]; MR];
 
 #[inline(always)]
 unsafe fn run<S: Simd, const MR: usize, const NV: usize, const PADDED: bool, const U: usize>(tile: &Tile) {
     // SAFETY: the caller promises a processor with `S` and a tile whose pointers cover what its sizes say.
+    unsafe { store_sums::<S, MR, NV>(&tile.to, sum_taps::<S, MR, NV, PADDED, U>(tile)) }
+}
+
+/// Adds C where it is to be added, applies the epilogue and stores.
+///
+/// # Safety
+/// The processor has the instruction set; the target's pointers cover `MR` rows of its columns.
+#[inline(always)]
+pub(crate) unsafe fn store_sums<S: Simd, const MR: usize, const NV: usize>(
+    to: &Target,
+    mut acc: Acc<S, MR, NV>,
+) {
+    // SAFETY: the caller's promise.
     unsafe {
-        let mut acc = sum_taps::<S, MR, NV, PADDED, U>(tile);
-        if tile.cols == NV * S::LANES {
-            if tile.accumulate {
-                add_c::<S, MR, NV>(tile, &mut acc);
+        if to.cols != NV * S::LANES {
+            return finish_narrow::<S, MR, NV>(to, &acc);
+        }
+        if to.accumulate {
+            add_c::<S, MR, NV>(to, &mut acc);
+        }
+        if let Some(finish) = &to.finish {
+            apply::<S, MR, NV>(finish, &mut acc);
+        }
+        for (i, row) in acc.iter().enumerate() {
+            for (j, v) in row.iter().enumerate() {
+                S::store(to.c.add(i * to.ldc + j * S::LANES), *v);
             }
-            if let Some(finish) = &tile.finish {
-                apply::<S, MR, NV>(finish, &mut acc);
-            }
-            for (i, row) in acc.iter().enumerate() {
-                for (j, v) in row.iter().enumerate() {
-                    S::store(tile.c.add(i * tile.ldc + j * S::LANES), *v);
-                }
-            }
-        } else {
-            finish_narrow::<S, MR, NV>(tile, &acc);
         }
     }
 }
@@ -250,15 +267,27 @@ unsafe fn sum_taps<S: Simd, const MR: usize, const NV: usize, const PADDED: bool
                 k += 1;
             }
         }
-        for u in 1..U {
-            for i in 0..MR {
-                for j in 0..NV {
-                    acc[0][i][j] = S::add(acc[0][i][j], acc[u][i][j]);
-                }
+        joined::<S, MR, NV, U>(acc)
+    }
+}
+
+/// The sum of the sets.
+///
+/// # Safety
+/// The processor has the instruction set.
+#[inline(always)]
+pub(crate) unsafe fn joined<S: Simd, const MR: usize, const NV: usize, const U: usize>(
+    mut acc: [Acc<S, MR, NV>; U],
+) -> Acc<S, MR, NV> {
+    for u in 1..U {
+        for i in 0..MR {
+            for j in 0..NV {
+                // SAFETY: the caller's promise.
+                acc[0][i][j] = unsafe { S::add(acc[0][i][j], acc[u][i][j]) };
             }
         }
-        acc[0]
     }
+    acc[0]
 }
 
 /// One step of k: `MR` broadcasts times `NV` vectors of B.
@@ -285,11 +314,11 @@ unsafe fn step<S: Simd, const MR: usize, const NV: usize>(
 }
 
 #[inline(always)]
-unsafe fn add_c<S: Simd, const MR: usize, const NV: usize>(tile: &Tile, acc: &mut Acc<S, MR, NV>) {
+unsafe fn add_c<S: Simd, const MR: usize, const NV: usize>(to: &Target, acc: &mut Acc<S, MR, NV>) {
     for (i, row) in acc.iter_mut().enumerate() {
         for (j, v) in row.iter_mut().enumerate() {
             // SAFETY: the caller guarantees the instruction set and that the tile's pointers cover its sizes.
-            unsafe { *v = S::add(*v, S::load(tile.c.add(i * tile.ldc + j * S::LANES))) };
+            unsafe { *v = S::add(*v, S::load(to.c.add(i * to.ldc + j * S::LANES))) };
         }
     }
 }
@@ -326,23 +355,23 @@ unsafe fn apply<S: Simd, const MR: usize, const NV: usize>(f: &Finish, acc: &mut
 
 /// The same where the last vector is not full: masked, one vector at a time (rare, so not unrolled over rows).
 #[inline(always)]
-unsafe fn finish_narrow<S: Simd, const MR: usize, const NV: usize>(tile: &Tile, acc: &Acc<S, MR, NV>) {
+unsafe fn finish_narrow<S: Simd, const MR: usize, const NV: usize>(to: &Target, acc: &Acc<S, MR, NV>) {
     // SAFETY: the caller guarantees the instruction set and that the tile's pointers cover its sizes; the masks keep every
-    // access inside `tile.cols`.
+    // access inside `to.cols`.
     unsafe {
         let mut masks = [S::mask(0); NV];
         for (j, m) in masks.iter_mut().enumerate() {
-            *m = S::mask(tile.cols.saturating_sub(j * S::LANES).min(S::LANES));
+            *m = S::mask(to.cols.saturating_sub(j * S::LANES).min(S::LANES));
         }
         for (i, row) in acc.iter().enumerate() {
             for (j, v) in row.iter().enumerate() {
                 let (m, at) = (masks[j], j * S::LANES);
-                let c = tile.c.add(i * tile.ldc + at);
+                let c = to.c.add(i * to.ldc + at);
                 let mut v = *v;
-                if tile.accumulate {
+                if to.accumulate {
                     v = S::add(v, S::load_masked(c, m));
                 }
-                if let Some(f) = &tile.finish {
+                if let Some(f) = &to.finish {
                     v = finish_one::<S>(f, i, at, m, v);
                 }
                 S::store_masked(c, m, v);

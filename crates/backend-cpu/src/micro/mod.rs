@@ -34,7 +34,7 @@
 //! # Convolution
 //!
 //! [`ConvPlan::new`] once for each shape and strides, [`ConvPlan::pack_weights`] once for each weight, [`ConvPlan::run`] for
-//! each call. 1-D, 2-D and 3-D, any stride, dilation, (asymmetric) padding, groups and depthwise; channels-last input
+//! each call; weights that change from call to call are read by [`ConvPlan::run_with`] as they lie. 1-D, 2-D and 3-D, any stride, dilation, (asymmetric) padding, groups and depthwise; channels-last input
 //! and output (channel stride 1) is the fast case, every other layout goes through a scratch copy. Inside one
 //! image, output rows are the flattened output pixels: `row = (od * OH + oh) * OW + ow`, columns are output channels.
 //!
@@ -69,6 +69,7 @@ mod kernel;
 mod matmul;
 mod matmul_f64;
 pub mod narrow;
+mod outer;
 mod pack;
 pub mod quantized;
 mod scratch;

@@ -46,8 +46,22 @@ impl PackedB {
 
     /// Zeros, for `fill`.
     pub(crate) fn new(isa: Isa, groups: usize, k: usize, n: usize) -> PackedB {
-        let panels = n.div_ceil(panel_width(isa));
-        PackedB { isa, groups, k, n, buf: AlignedBuf::zeroed(groups * panels * k * panel_width(isa)) }
+        PackedB { isa, groups, k, n, buf: AlignedBuf::zeroed(PackedB::values(isa, [groups, k, n])) }
+    }
+
+    /// Values that panels of this shape take.
+    pub(crate) fn values(isa: Isa, [groups, k, n]: [usize; 3]) -> usize {
+        groups * n.div_ceil(panel_width(isa)) * k * panel_width(isa)
+    }
+
+    /// Panels in memory of somebody else, to be filled.
+    ///
+    /// # Safety
+    /// As [`AlignedBuf::lent`], of [`PackedB::values`] values.
+    pub(crate) unsafe fn lent(isa: Isa, [groups, k, n]: [usize; 3], ptr: *mut f32) -> PackedB {
+        // SAFETY: the caller's promise.
+        let buf = unsafe { AlignedBuf::lent(ptr, PackedB::values(isa, [groups, k, n])) };
+        PackedB { isa, groups, k, n, buf }
     }
 
     /// Restores [`PackedB::as_bytes`] of this shape; `None` where the buffer has another size.

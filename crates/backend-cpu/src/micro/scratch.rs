@@ -28,6 +28,8 @@ enum Owner {
     Own { _map: MmapMut },
     /// A part of a file, which is only read.
     File { _map: Arc<Mmap> },
+    /// Whoever lent the memory.
+    Lender,
 }
 
 // SAFETY: the buffer owns its memory; there is no interior sharing.
@@ -83,6 +85,14 @@ impl AlignedBuf {
         let bytes = &map[at..at + len * size_of::<f32>()];
         let ptr = bytes.as_ptr().cast::<f32>().cast_mut();
         AlignedBuf { ptr, len, map: Some(Owner::File { _map: map }) }
+    }
+
+    /// Memory that somebody else owns.
+    ///
+    /// # Safety
+    /// It is valid for `len` values for as long as the buffer, and nobody else uses it.
+    pub(crate) unsafe fn lent(ptr: *mut f32, len: usize) -> AlignedBuf {
+        AlignedBuf { ptr, len, map: Some(Owner::Lender) }
     }
 
     /// The memory of all values, which must have been set.

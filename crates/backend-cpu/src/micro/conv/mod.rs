@@ -1,9 +1,11 @@
 //! Convolutions of 1 to 3 spatial dimensions as products with rows made of taps (`driver`), of transformed tiles
-//! (`winograd`) or, depthwise, in `depthwise`. The plan holds everything that depends on shapes and strides alone. Transposed convolutions are not here.
+//! (`winograd`), of images (`sums`) or, depthwise, in `depthwise`. The plan holds everything that depends on shapes and strides alone. Transposed convolutions are not here.
 
 mod input;
 mod plan;
 mod shape;
+mod sums;
+mod weights;
 mod winograd;
 
 use std::ops::Range;
@@ -13,9 +15,21 @@ pub use shape::{ConvShape, Strides5};
 
 use super::driver::{self, Product, Rows};
 use super::epilogue::{COut, Epilogue, EpilogueBlock, Hook};
+use super::kernel::panel_width;
 use super::transpose::{self, Source};
-use super::{MicroError, depthwise, scratch};
+use super::{MicroError, PackedB, depthwise, scratch, team};
 use plan::{Read, Reads, Weights};
+use weights::Plain;
+
+/// Most values of weights that are packed for a call at a time, for each thread: a part of its second-level cache.
+const FRESH: usize = 384 << 10;
+
+/// The weights of a call.
+#[derive(Clone, Copy)]
+enum Given<'a> {
+    Kept(&'a ConvWeights),
+    Plain(&'a Plain),
+}
 
 impl ConvPlan {
     /// Convolves one batch: `output = epilogue(conv(input, weights))`. Rows of the epilogue are the flattened output pixels
@@ -34,15 +48,49 @@ impl ConvPlan {
         output: *mut f32,
         epilogue: &Epilogue<'_>,
     ) -> Result<(), MicroError> {
-        epilogue.check(self.shape.out_channels)?;
         self.check_weights(weights)?;
+        // SAFETY: the caller's promise.
+        unsafe { self.start(input, Given::Kept(weights), output, epilogue) }
+    }
+
+    /// The same with a weight `[O, C / groups, KD, KH, KW]` of these strides (in that order), of which nothing is kept. Without an output (a
+    /// null pointer) results are blocks that the hook alone reads.
+    ///
+    /// # Safety
+    /// As [`ConvPlan::run`]; all elements of the weight must be readable from any thread.
+    ///
+    /// # Errors
+    /// [`MicroError`] for a bad epilogue.
+    pub unsafe fn run_with(
+        &self,
+        input: *const f32,
+        (weight, strides): (*const f32, [isize; 5]),
+        output: *mut f32,
+        epilogue: &Epilogue<'_>,
+    ) -> Result<(), MicroError> {
+        let weight = Plain::new(weight, strides, self.shape.kernel);
+        // SAFETY: the caller's promise.
+        unsafe { self.start(input, Given::Plain(&weight), output, epilogue) }
+    }
+
+    unsafe fn start(
+        &self,
+        input: *const f32,
+        weights: Given<'_>,
+        output: *mut f32,
+        epilogue: &Epilogue<'_>,
+    ) -> Result<(), MicroError> {
+        epilogue.check(self.shape.out_channels)?;
         if self.shape.batch == 0 {
             return Ok(());
         }
+        let sums = self.sums.is_some() && matches!(weights, Given::Plain(_));
         // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given; the scratch is as large as
         // the copy's layout.
         unsafe {
-            let Some(copy) = &self.copy else { return self.place(input, weights, output, epilogue) };
+            let Some(copy) = self.copy.as_ref().filter(|_| !sums) else {
+                return self.place(input, weights, output, epilogue);
+            };
             scratch::with(copy.len, |buf| {
                 copy.fill(&self.shape, &self.input, input, buf);
                 self.place(buf, weights, output, epilogue)
@@ -55,12 +103,20 @@ impl ConvPlan {
     unsafe fn place(
         &self,
         input: *const f32,
-        weights: &ConvWeights,
+        weights: Given<'_>,
         output: *mut f32,
         epilogue: &Epilogue<'_>,
     ) -> Result<(), MicroError> {
         // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
         unsafe {
+            if output.is_null() {
+                if epilogue.hook.is_none() {
+                    return Err(MicroError::Unsupported(
+                        "a convolution without an output and without a hook",
+                    ));
+                }
+                return self.multiply(input, weights, COut::Scratch, epilogue);
+            }
             if let Some(row_stride) = self.dense_rows {
                 return self.multiply(input, weights, COut::Memory { ptr: output, row_stride }, epilogue);
             }
@@ -72,42 +128,102 @@ impl ConvPlan {
         }
     }
 
-    /// The products: one for each image and group.
     unsafe fn multiply(
         &self,
         input: *const f32,
-        weights: &ConvWeights,
+        weights: Given<'_>,
         out: COut,
         epilogue: &Epilogue<'_>,
     ) -> Result<(), MicroError> {
-        let call = Call { plan: self, weights, input, out, epilogue };
         // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
         unsafe {
-            match (&self.reads, &weights.0) {
-                (Reads::Depthwise(d), Weights::Depthwise(w)) => {
-                    depthwise::run(self, d, input, w, out, epilogue);
-                    Ok(())
+            match (&self.reads, weights) {
+                (Reads::Depthwise(d), Given::Kept(ConvWeights(Weights::Depthwise(w)))) => {
+                    depthwise::run(self, d, input, w.ptr(), out, epilogue);
                 }
-                (Reads::Product(read), Weights::Packed(_)) => {
-                    let count = self.shape.batch * self.shape.groups / self.merge;
-                    driver::run(count, &call.product(read, 0), &|i| call.product(read, i))
+                (Reads::Depthwise(d), Given::Plain(weight)) => {
+                    scratch::with(self.shape.taps() * self.shape.in_channels, |w| {
+                        self.pack_depthwise(weight, w);
+                        depthwise::run(self, d, input, w, out, epilogue);
+                    });
                 }
-                (Reads::Product(_), Weights::Winograd(w)) if self.winograd.is_some() => {
+                (Reads::Product(read), Given::Kept(ConvWeights(Weights::Packed(b)))) => {
+                    self.products(read, &Call { plan: self, b, first: 0, input, out, epilogue })?;
+                }
+                (Reads::Product(_), Given::Kept(ConvWeights(Weights::Winograd(w))))
+                    if self.winograd.is_some() =>
+                {
                     // PROOF: the guard.
                     if let Some(winograd) = &self.winograd {
                         winograd::run(self, winograd, input, w, out, epilogue);
                     }
-                    Ok(())
                 }
-                _ => Err(MicroError::Unsupported("weights packed by a plan of another kind")),
+                (Reads::Product(read), Given::Plain(weight)) => match &self.sums {
+                    Some(sums) => sums::run(self, sums, input, weight, out, epilogue),
+                    None => self.fresh(read, input, weight, out, epilogue)?,
+                },
+                _ => return Err(MicroError::Unsupported("weights packed by a plan of another kind")),
             }
+        }
+        Ok(())
+    }
+
+    /// The products: one for each image and group.
+    unsafe fn products(&self, read: &Read, call: &Call<'_>) -> Result<(), MicroError> {
+        let count = self.shape.batch * self.shape.groups / self.merge;
+        // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
+        unsafe { driver::run(count, &call.product(read, 0), &|i| call.product(read, i)) }
+    }
+
+    /// The products with weights that are packed for this call: of one group some columns at a time, so that all images read them from the
+    /// cache.
+    unsafe fn fresh(
+        &self,
+        read: &Read,
+        input: *const f32,
+        weight: &Plain,
+        out: COut,
+        epilogue: &Epilogue<'_>,
+    ) -> Result<(), MicroError> {
+        let (isa, nr, k, n) = (self.isa, panel_width(self.isa), self.depth(), self.columns());
+        let groups = self.shape.groups / self.merge;
+        // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given; the scratch has the panels' size.
+        unsafe {
+            if groups > 1 || self.merge > 1 {
+                let shape = [groups, k, n];
+                let values = PackedB::values(isa, shape);
+                return scratch::with(values, |buf| {
+                    if self.merge > 1 {
+                        buf.write_bytes(0, values);
+                    }
+                    let b = &PackedB::lent(isa, shape, buf);
+                    self.pack_groups(weight, b);
+                    self.products(read, &Call { plan: self, b, first: 0, input, out, epilogue })
+                });
+            }
+            let panels = n.div_ceil(nr);
+            let most = (FRESH * team::threads() / (k * nr)).clamp(1, panels);
+            let pieces = panels.div_ceil(most);
+            scratch::with(most * k * nr, |buf| {
+                for piece in 0..pieces {
+                    let panels = driver::part(panels, pieces, piece);
+                    let cols = panels.start * nr..(panels.end * nr).min(n);
+                    let b = &PackedB::lent(isa, [1, k, cols.len()], buf);
+                    self.pack_columns(weight, cols.start, b);
+                    self.products(read, &Call { plan: self, b, first: cols.start, input, out, epilogue })?;
+                }
+                Ok(())
+            })
         }
     }
 }
 
 struct Call<'a> {
     plan: &'a ConvPlan,
-    weights: &'a ConvWeights,
+    /// Panels of each group.
+    b: &'a PackedB,
+    /// The first of their columns among a group's.
+    first: usize,
     input: *const f32,
     out: COut,
     epilogue: &'a Epilogue<'a>,
@@ -120,25 +236,20 @@ impl<'a> Call<'a> {
     /// The product of one image and group.
     fn product(&self, read: &'a Read, i: usize) -> Product<'a> {
         let plan = self.plan;
-        let shape = &plan.shape;
-        let groups = shape.groups / plan.merge;
+        let groups = plan.shape.groups / plan.merge;
         let (image, group) = (i / groups, i % groups);
-        let n = shape.out_channels / groups;
+        let col0 = group * plan.columns() + self.first;
         let c = match self.out {
             COut::Memory { ptr, row_stride } => COut::Memory {
-                ptr: ptr.wrapping_offset(image as isize * plan.output.n).wrapping_add(group * n),
+                ptr: ptr.wrapping_offset(image as isize * plan.output.n).wrapping_add(col0),
                 row_stride,
             },
             COut::Scratch => COut::Scratch,
         };
-        let b = match &self.weights.0 {
-            Weights::Packed(b) | Weights::Winograd(b) => b.panels(group),
-            Weights::Depthwise(w) => w.ptr(),
-        };
         Product {
             isa: plan.isa,
             m: plan.pixels(),
-            n,
+            n: self.b.n(),
             a: self.input.wrapping_offset(image as isize * read.image + group as isize * read.group),
             rows: match read.row_stride {
                 Some(row_stride) => Rows::Strided { row_stride, col_stride: 1 },
@@ -148,11 +259,11 @@ impl<'a> Call<'a> {
             cuts: &read.cuts,
             kc: read.kc,
             zero: read.zero.ptr(),
-            b,
+            b: self.b.panels(group),
             c,
             epilogue: *self.epilogue,
             batch: image,
-            col0: group * n,
+            col0,
         }
     }
 }

@@ -2,15 +2,15 @@
 //! copied first. Computed once; `run` in the parent only follows it.
 
 use super::input::Copy;
+use super::sums::{self, Sums};
 use super::winograd::{Winograd, weights_shape};
 use super::{ConvShape, Strides5};
 use crate::micro::depthwise::{Depthwise, taps_inside};
 use crate::micro::driver::part;
 use crate::micro::error::same;
 use crate::micro::kernel::{panel_width, tile_rows};
-use crate::micro::scratch::{self, AlignedBuf};
-use crate::micro::transpose::{self, Source};
-use crate::micro::{Isa, MicroError, PackedB, team};
+use crate::micro::scratch::AlignedBuf;
+use crate::micro::{Isa, MicroError, PackedB};
 
 /// With fewer input channels a run of k is too short; then a row of the kernel window is the run instead.
 const FEW_CHANNELS: usize = 8;
@@ -31,7 +31,9 @@ pub struct ConvPlan {
     pub(super) winograd: Option<Winograd>,
     /// Groups that one product computes at once (see `merged`).
     pub(super) merge: usize,
-    run: Run,
+    pub(super) run: Run,
+    /// For weights that change, where sums of outer products take less time.
+    pub(super) sums: Option<Sums>,
 }
 
 /// The operand of the kernels.
@@ -60,7 +62,7 @@ pub(super) struct Read {
 
 /// The dimension that k runs along within a tap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Run {
+pub(super) enum Run {
     /// Input channels; taps are kernel positions (D, H, W).
     Channels,
     /// A row of the window, channels last: (W, C); taps are (D, H).
@@ -69,19 +71,6 @@ enum Run {
     Row,
     /// Depthwise: no product.
     None,
-}
-
-/// The address of a weight that several threads read.
-#[derive(Clone, Copy)]
-pub(super) struct Shared(pub(super) *const f32);
-
-// SAFETY: memory behind it is only read, under the promise of whoever packs the weight.
-unsafe impl Sync for Shared {}
-
-impl Shared {
-    pub(super) fn get(&self) -> *const f32 {
-        self.0
-    }
 }
 
 /// Weights packed for plans of one shape and instruction set.
@@ -171,7 +160,12 @@ impl ConvPlan {
         let dense_rows = dense.then_some(output.w.unsigned_abs());
         let padded = copy.as_ref().is_some_and(Copy::padded);
         let winograd = if run == Run::Channels && !padded { Winograd::new(&shape, source) } else { None };
-        Ok(ConvPlan { isa, shape, out, input, output, dense_rows, copy, reads, winograd, merge, run })
+        let sums = match run {
+            Run::None => None,
+            _ if dense && !sums::fits(&output) => None,
+            _ => Sums::new(isa, &shape, out, product_cost(isa, &shape, out, copy.is_some())),
+        };
+        Ok(ConvPlan { isa, shape, out, input, output, dense_rows, copy, reads, winograd, merge, run, sums })
     }
 
     /// Output pixels of one image: the rows of the epilogue.
@@ -184,95 +178,14 @@ impl ConvPlan {
         self.out
     }
 
+    /// Whether weights that are given as they lie are multiplied by sums of outer products.
+    pub fn sums_of_outer_products(&self) -> bool {
+        self.sums.is_some()
+    }
+
     /// Bytes of scratch for a copied input; 0 if the input is read directly.
     pub fn scratch_bytes(&self) -> usize {
         self.copy.as_ref().map_or(0, |c| c.len * size_of::<f32>())
-    }
-
-    /// Packs a weight `[O, C / groups, KD, KH, KW]` with the given strides (in that order).
-    ///
-    /// # Safety
-    /// All elements of the weight must be readable.
-    pub unsafe fn pack_weights(&self, ptr: *const f32, strides: [isize; 5]) -> ConvWeights {
-        let shape = &self.shape;
-        let [so, si, sd, sh, sw] = strides;
-        let group_outputs = shape.out_channels / shape.groups;
-        let channels = shape.in_channels / shape.groups;
-        let [_, kh, kw] = shape.kernel;
-        let position =
-            |t: usize| (t / kw / kh) as isize * sd + (t / kw % kh) as isize * sh + (t % kw) as isize * sw;
-        if self.run == Run::None {
-            let buf = AlignedBuf::new(shape.taps() * shape.in_channels);
-            for i in 0..buf.len() {
-                let (t, c) = (i / shape.in_channels, i % shape.in_channels);
-                // SAFETY: the position is inside the buffer, and the caller guarantees that the weight is readable.
-                unsafe { *buf.ptr().add(i) = *ptr.wrapping_offset(c as isize * so + position(t)) };
-            }
-            return ConvWeights(Weights::Depthwise(buf));
-        }
-        let merge = self.merge;
-        let (k, n) = (shape.taps() * channels * merge, group_outputs * merge);
-        let packed = PackedB::new(self.isa, shape.groups / merge, k, n);
-        let taps = shape.taps();
-        let dense = (0..taps).all(|t| position(t) == t as isize) && si == taps as isize;
-        if dense && taps > 1 && merge == 1 && self.run != Run::Row {
-            // SAFETY: the caller guarantees that the weight is readable.
-            unsafe { self.pack_dense(&packed, Shared(ptr), so) };
-            return ConvWeights(Weights::Packed(packed));
-        }
-        for group in 0..shape.groups {
-            let ptr = ptr.wrapping_offset((group * group_outputs) as isize * so);
-            let (to, col) = (group / merge, group % merge * group_outputs);
-            // SAFETY: every piece of k lies inside the weight and inside the pack.
-            let fill = |k0, rows, offset, row| unsafe {
-                let src = Source { ptr: ptr.wrapping_offset(offset), row, col: so };
-                packed.fill(to, k0..k0 + rows, col..col + group_outputs, src);
-            };
-            if self.run == Run::Row {
-                for i in 0..channels * shape.taps() / kw {
-                    let (c, t) = (i / (shape.taps() / kw), i % (shape.taps() / kw));
-                    fill(i * kw, kw, c as isize * si + position(t * kw), sw);
-                }
-            } else {
-                // (D, H, W, C) is the order of k both for taps of channels and for rows of channels.
-                for t in 0..shape.taps() {
-                    fill((t * merge + group % merge) * channels, channels, position(t), si);
-                }
-            }
-        }
-        ConvWeights(Weights::Packed(packed))
-    }
-
-    /// Packs a weight whose `[C / groups, KD, KH, KW]` is dense for each output: some channels of a panel's columns are transposed
-    /// at a time, and then their rows go to the places of their taps.
-    unsafe fn pack_dense(&self, packed: &PackedB, weight: Shared, so: isize) {
-        /// Channels at a time: with a window of 3×3 their values for a panel of 32 columns take 36 KiB.
-        const AT_ONCE: usize = 32;
-        let [groups, k, n] = packed.shape();
-        let (taps, channels, nr) =
-            (self.shape.taps(), self.shape.in_channels / groups, panel_width(self.isa));
-        let panels = n.div_ceil(nr);
-        team::par_for_work(groups * panels, groups * k * n, &|task| {
-            let (group, col) = (task / panels, task % panels * nr);
-            let cols = col..(col + nr).min(n);
-            scratch::with(AT_ONCE * taps * nr, |buf| {
-                for first in (0..channels).step_by(AT_ONCE) {
-                    let count = (channels - first).min(AT_ONCE);
-                    let at = (group * n + col) as isize * so + (first * taps) as isize;
-                    let src = Source { ptr: weight.get().wrapping_offset(at), row: 1, col: so };
-                    // SAFETY: the caller guarantees that the weight is readable; each task fills a panel of its own.
-                    unsafe {
-                        transpose::copy(src, count * taps, cols.len(), buf, nr);
-                        for t in 0..taps {
-                            let src =
-                                Source { ptr: buf.wrapping_add(t * nr), row: (taps * nr) as isize, col: 1 };
-                            let at = t * channels + first;
-                            packed.fill(group, at..at + count, cols.clone(), src);
-                        }
-                    }
-                }
-            });
-        });
     }
 
     /// # Errors
@@ -297,6 +210,16 @@ impl ConvPlan {
             }
         }
     }
+}
+
+/// The time of products of the pixels of each image, in units of a row of a tile and a step of k.
+fn product_cost(isa: Isa, shape: &ConvShape, out: [usize; 3], copied: bool) -> usize {
+    let panels = shape.out_channels.div_ceil(panel_width(isa));
+    // A tap takes as long as its channels and some more.
+    let depth = shape.taps() * (shape.in_channels + 6);
+    let products = shape.batch * tiles_cost(out.iter().product(), tile_rows(isa)) * depth * panels;
+    let copy = shape.batch * shape.in_channels * shape.input.iter().product::<usize>();
+    products + if copied { copy } else { 0 }
 }
 
 /// How many groups of few output channels share a product: as many as fill one vector of columns. Their weights become
@@ -334,7 +257,7 @@ fn cuts(shape: &ConvShape, out: [usize; 3], most: usize) -> Vec<usize> {
 
 /// Cost of the tiles of `len` rows: a tile of fewer than five rows takes as long as one of five, because there are too few
 /// independent sums.
-fn tiles_cost(len: usize, most: usize) -> usize {
+pub(super) fn tiles_cost(len: usize, most: usize) -> usize {
     let tiles = len.div_ceil(most);
     len.max(5 * tiles)
 }

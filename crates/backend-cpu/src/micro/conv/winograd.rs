@@ -9,14 +9,26 @@ mod transform;
 
 use std::ops::Range;
 
-use super::plan::Shared;
 use super::{ConvPlan, ConvShape, ConvWeights, Strides5};
 use crate::micro::driver::{odd_lines, part};
 use crate::micro::epilogue::{COut, Epilogue, EpilogueBlock};
-use crate::micro::kernel::{Finish, MAX_MR, Tile, panel_width, tile_fn, tile_rows};
+use crate::micro::kernel::{Finish, MAX_MR, Target, Tile, panel_width, tile_fn, tile_rows};
 use crate::micro::transpose::Source;
 use crate::micro::{Isa, PackedB, scratch, team};
 use transform::{Gather, Spread, gather, spread};
+
+/// The address of a weight that several threads read.
+#[derive(Clone, Copy)]
+struct Shared(*const f32);
+
+// SAFETY: memory behind it is only read, under the promise of whoever packs the weight.
+unsafe impl Sync for Shared {}
+
+impl Shared {
+    fn get(&self) -> *const f32 {
+        self.0
+    }
+}
 
 /// Pixels of the output along a tile's side.
 const SIDE: usize = 4;
@@ -360,11 +372,13 @@ impl Job<'_> {
                 zero: values.buf,
                 kc: c,
                 b: self.weights.panels(col / nr).wrapping_add(p * c * nr),
-                c: sums.wrapping_add(p * MAX_MR * nr),
-                ldc: nr,
-                cols: if width * 2 > nr { nr } else { nr / 2 },
-                accumulate: false,
-                finish: None,
+                to: Target {
+                    c: sums.wrapping_add(p * MAX_MR * nr),
+                    ldc: nr,
+                    cols: if width * 2 > nr { nr } else { nr / 2 },
+                    accumulate: false,
+                    finish: None,
+                },
             };
             // SAFETY: the tile lies inside of the values, the weights and the scratch, whose columns are those of a panel.
             unsafe { kernel(&tile) };

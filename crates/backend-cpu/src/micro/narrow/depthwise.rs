@@ -163,7 +163,7 @@ impl Block<'_> {
                         #[cfg(target_arch = "x86_64")]
                         Unit::Vnni => super::x86::windows(&line),
                         #[cfg(target_arch = "x86_64")]
-                        Unit::Bf16 => super::x86::windows_of_floats(&line),
+                        Unit::Bf16 | Unit::Widened => super::x86::windows_of_floats(&line),
                         _ => plain(&line),
                     }
                 }

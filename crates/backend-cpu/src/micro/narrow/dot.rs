@@ -24,15 +24,20 @@ pub(super) enum Unit {
     /// `bf16` by `vdpbf16ps`.
     #[cfg(target_arch = "x86_64")]
     Bf16,
+    /// `bf16` that are made `f32` on the way: rows of A for a block, columns of B in registers. Its panels are those of `Bf16`.
+    #[cfg(target_arch = "x86_64")]
+    Widened,
 }
 
 impl Unit {
-    /// The fastest one for these numbers; none where `f32` is as fast.
+    /// The fastest one for these numbers; none where there is no kernel.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn of(numbers: Narrow, isa: Isa) -> Option<Unit> {
         let wide = isa == Isa::Avx512 && is_x86_feature_detected!("avx512bw");
         match numbers {
-            Narrow::Bf16 => (wide && is_x86_feature_detected!("avx512bf16")).then_some(Unit::Bf16),
+            // On some processors `vdpbf16ps` has a quarter of the rate of `f32`'s instructions, on others the same one.
+            Narrow::Bf16 if wide && super::x86::dots_pay() => Some(Unit::Bf16),
+            Narrow::Bf16 => wide.then_some(Unit::Widened),
             _ if wide && is_x86_feature_detected!("avx512vnni") => Some(Unit::Vnni),
             _ if isa >= Isa::Avx2 && is_x86_feature_detected!("avx2") => Some(Unit::Avx2),
             _ => Some(Unit::Portable),
@@ -52,7 +57,7 @@ impl Unit {
             #[cfg(target_arch = "x86_64")]
             Unit::Avx2 => 1,
             #[cfg(target_arch = "x86_64")]
-            Unit::Vnni | Unit::Bf16 => BLOCK,
+            Unit::Vnni | Unit::Bf16 | Unit::Widened => BLOCK,
         }
     }
 
@@ -72,6 +77,23 @@ impl Unit {
                 2 | 3 => 8,
                 _ => 6,
             },
+            // The columns of a group take two registers.
+            #[cfg(target_arch = "x86_64")]
+            Unit::Widened => match panels {
+                1 => 10,
+                2 => 8,
+                3 => 7,
+                _ => 5,
+            },
+        }
+    }
+
+    /// Whether tiles read rows of A in `f32`.
+    pub(super) const fn widens(self) -> bool {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Unit::Widened => true,
+            _ => false,
         }
     }
 }
@@ -81,7 +103,7 @@ pub(super) const MAX_ROWS: usize = 10;
 
 /// A tile: `c[i][j] = first[j] + sum over k of a[i][k] * b[k][j]`, with 32-bit sums.
 pub(super) struct Tile {
-    /// First byte of each row of A.
+    /// First byte of each row of A, in the form that the unit reads.
     pub(super) rows: [*const u8; MAX_ROWS],
     /// Groups of four bytes of k.
     pub(super) groups: usize,

@@ -8,6 +8,8 @@
 //! `vpdpbusd` multiplies unsigned by signed bytes. So signed A is moved by 128, and what that adds is subtracted together with
 //! the zero point, as a number for each column that sums begin with.
 //!
+//! Where `vdpbf16ps` is slower than the multiplications of `f32`, `bf16` is widened on the way ([`Unit`]).
+//!
 //! Instructions for tiles of these numbers (AMX) are not used: they would be one more [`Unit`], with
 //! the same groups of four bytes.
 
@@ -51,7 +53,7 @@ impl Narrow {
         if let Narrow::I8 = self { 128 } else { 0 }
     }
 
-    /// Whether this processor multiplies these numbers faster than `f32`. Integers are multiplied everywhere.
+    /// Whether there is a kernel for these numbers, no slower than that of `f32`. Integers are multiplied everywhere.
     pub fn is_fast(self, isa: Isa) -> bool {
         Unit::of(self, isa).is_some()
     }

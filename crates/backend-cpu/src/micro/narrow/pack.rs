@@ -103,6 +103,17 @@ impl NarrowWeights {
         }
     }
 
+    /// The same for all units that multiply `bf16` and that this processor has.
+    #[cfg(all(test, target_arch = "x86_64"))]
+    pub(crate) fn for_each_bf16_unit(mut self, mut f: impl FnMut(&NarrowWeights)) {
+        for (unit, has) in [(Unit::Bf16, is_x86_feature_detected!("avx512bf16")), (Unit::Widened, true)] {
+            if has {
+                self.unit = unit;
+                f(&self);
+            }
+        }
+    }
+
     /// How many numbers of this kind [`NarrowWeights::code`] has.
     pub(crate) const CODES: u64 = 6;
 

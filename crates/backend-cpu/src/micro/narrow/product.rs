@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::dot::{self, BLOCK, MAX_ROWS, PANEL, Tile};
 use super::{Narrow, NarrowWeights, Unit};
-use crate::micro::driver::part;
+use crate::micro::driver::{odd_lines, part};
 use crate::micro::error::same;
 use crate::micro::{BatchDim, EpilogueBlock, Hook, MicroError, scratch, team};
 
@@ -198,12 +198,8 @@ impl Block<'_> {
             unsafe {
                 match self.job.rows.in_place() {
                     Some((first, stride)) => {
-                        self.tiles(
-                            first.wrapping_offset(self.rows.start as isize * stride),
-                            stride,
-                            sums.cast(),
-                            ldc,
-                        );
+                        let first = first.wrapping_offset(self.rows.start as isize * stride);
+                        self.multiply(first, stride, sums.cast(), ldc);
                     }
                     None => {
                         // An odd number of cache lines, so that rows do not evict each other.
@@ -211,7 +207,7 @@ impl Block<'_> {
                         scratch::with(count * ld / 4, |copy| {
                             self.job.rows.copy(self.rows.clone(), copy.cast(), ld);
                             self.clear_rest(copy.cast(), ld);
-                            self.tiles(copy.cast(), ld as isize, sums.cast(), ldc);
+                            self.multiply(copy.cast(), ld as isize, sums.cast(), ldc);
                         });
                     }
                 }
@@ -235,6 +231,28 @@ impl Block<'_> {
         for row in 0..if bytes < whole { self.rows.len() } else { 0 } {
             // SAFETY: rows are `ld` bytes apart, which is at least `whole`.
             unsafe { copy.add(row * ld + bytes).write_bytes(0, whole - bytes) };
+        }
+    }
+
+    /// All tiles of rows that are `stride` bytes apart; they are made `f32` first where the unit reads these.
+    unsafe fn multiply(&self, a: *const u8, stride: isize, c: *mut u32, ldc: usize) {
+        // SAFETY: the caller's promise; the scratch has room for the rows.
+        unsafe {
+            if !self.b.unit.widens() {
+                return self.tiles(a, stride, c, ldc);
+            }
+            let numbers = 2 * self.b.steps();
+            let ld = odd_lines(numbers);
+            scratch::with(self.rows.len() * ld, |wide| {
+                for row in 0..self.rows.len() {
+                    let from = a.wrapping_offset(row as isize * stride);
+                    #[cfg(target_arch = "x86_64")]
+                    super::x86::widen(from.cast(), wide.wrapping_add(row * ld), numbers);
+                    #[cfg(not(target_arch = "x86_64"))]
+                    let _ = from;
+                }
+                self.tiles(wide.cast(), (ld * size_of::<f32>()) as isize, c, ldc);
+            });
         }
     }
 
@@ -278,5 +296,7 @@ fn code(unit: Unit, rows: usize, panels: usize) -> unsafe fn(&Tile) {
         Unit::Vnni => super::x86::vnni(rows, panels),
         #[cfg(target_arch = "x86_64")]
         Unit::Bf16 => super::x86::bf16(rows, panels),
+        #[cfg(target_arch = "x86_64")]
+        Unit::Widened => super::x86::widened(rows, panels),
     }
 }

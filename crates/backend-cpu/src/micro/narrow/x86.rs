@@ -6,6 +6,8 @@
 )]
 
 use std::arch::x86_64::*;
+use std::sync::OnceLock;
+use std::time::Instant;
 
 use super::depthwise::{Line, PIXELS};
 use super::dot::{GROUP, Tile};
@@ -16,8 +18,10 @@ trait Dot {
     type Sums: Copy;
     /// Four bytes of each column.
     type Columns: Copy;
-    /// Four bytes of a row, for all columns.
+    /// Four bytes of a row, for all columns, or what they were made.
     type Row: Copy;
+    /// Bytes of a row of the tile in a group.
+    const ROW: usize = 4;
 
     /// # Safety
     /// Sixteen sums must be readable, or `from` null: then they are 0.
@@ -26,7 +30,7 @@ trait Dot {
     /// 64 bytes must be readable.
     unsafe fn columns(from: *const u8) -> Self::Columns;
     /// # Safety
-    /// Four bytes must be readable.
+    /// [`Dot::ROW`] bytes must be readable.
     unsafe fn row(from: *const u8) -> Self::Row;
     /// # Safety
     /// The processor has the instructions.
@@ -38,6 +42,7 @@ trait Dot {
 
 struct Vnni;
 struct Bf16;
+struct Widened;
 struct Avx2;
 
 impl Dot for Vnni {
@@ -99,6 +104,47 @@ impl Dot for Bf16 {
             let bits = |v: __m512i| std::mem::transmute::<__m512i, __m512bh>(v);
             _mm512_dpbf16_ps(sums, bits(a), bits(b))
         }
+    }
+    #[inline(always)]
+    unsafe fn store(sums: __m512, to: *mut u32) {
+        // SAFETY: the trait's promise.
+        unsafe { _mm512_storeu_ps(to.cast(), sums) };
+    }
+}
+
+impl Dot for Widened {
+    type Sums = __m512;
+    /// The lower numbers of the pairs, and the upper factor.
+    type Columns = [__m512; 2];
+    type Row = [__m512; 2];
+    const ROW: usize = 8;
+
+    #[inline(always)]
+    unsafe fn first(from: *const u32) -> __m512 {
+        // SAFETY: the trait's promise.
+        unsafe { Bf16::first(from) }
+    }
+    #[inline(always)]
+    unsafe fn columns(from: *const u8) -> [__m512; 2] {
+        // SAFETY: the trait's promise. The bits of a `bf16` are the upper half of the same number in `f32`.
+        unsafe {
+            let pairs = _mm512_loadu_si512(from.cast());
+            let upper = _mm512_and_si512(pairs, _mm512_set1_epi32(0xFFFF_0000_u32.cast_signed()));
+            [_mm512_castsi512_ps(_mm512_slli_epi32::<16>(pairs)), _mm512_castsi512_ps(upper)]
+        }
+    }
+    #[inline(always)]
+    unsafe fn row(from: *const u8) -> [__m512; 2] {
+        // SAFETY: the trait's promise.
+        unsafe {
+            let from = from.cast::<f32>();
+            [_mm512_set1_ps(from.read_unaligned()), _mm512_set1_ps(from.add(1).read_unaligned())]
+        }
+    }
+    #[inline(always)]
+    unsafe fn add(sums: __m512, a: [__m512; 2], b: [__m512; 2]) -> __m512 {
+        // SAFETY: the trait's promise.
+        unsafe { _mm512_fmadd_ps(a[1], b[1], _mm512_fmadd_ps(a[0], b[0], sums)) }
     }
     #[inline(always)]
     unsafe fn store(sums: __m512, to: *mut u32) {
@@ -201,7 +247,7 @@ unsafe fn tile<D: Dot, const MR: usize, const NP: usize>(t: &Tile) {
                     sums[r][p] = D::add(sums[r][p], a, b[p]);
                 }
             }
-            (from, at) = (from.wrapping_add(step), at.wrapping_add(4));
+            (from, at) = (from.wrapping_add(step), at.wrapping_add(D::ROW));
         }
         for r in 0..MR {
             for p in 0..NP {
@@ -267,6 +313,43 @@ tiles!(
         (4, 4),
         (5, 4),
         (6, 4)
+    ]
+);
+tiles!(
+    widened,
+    Widened,
+    "avx512f,avx512bw",
+    [
+        (1, 1),
+        (2, 1),
+        (3, 1),
+        (4, 1),
+        (5, 1),
+        (6, 1),
+        (7, 1),
+        (8, 1),
+        (9, 1),
+        (10, 1),
+        (1, 2),
+        (2, 2),
+        (3, 2),
+        (4, 2),
+        (5, 2),
+        (6, 2),
+        (7, 2),
+        (8, 2),
+        (1, 3),
+        (2, 3),
+        (3, 3),
+        (4, 3),
+        (5, 3),
+        (6, 3),
+        (7, 3),
+        (1, 4),
+        (2, 4),
+        (3, 4),
+        (4, 4),
+        (5, 4)
     ]
 );
 tiles!(
@@ -369,6 +452,79 @@ unsafe fn windows_of<const N: usize>(line: &Line, pixel: usize) {
             _mm512_storeu_si512(line.to.add((pixel + p) * line.ld).cast(), sums[p]);
         }
     }
+}
+
+/// Makes `bf16` numbers `f32`.
+///
+/// # Safety
+/// AVX-512; `count` numbers are readable and writable.
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) unsafe fn widen(from: *const u16, to: *mut f32, count: usize) {
+    for at in (0..count).step_by(32) {
+        let mask = u32::MAX >> (32 - (count - at).min(32));
+        // SAFETY: lanes in the masks are those of numbers that exist.
+        unsafe {
+            let bits = _mm512_maskz_loadu_epi16(mask, from.add(at).cast());
+            let half =
+                |bits: __m256i| _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(bits)));
+            _mm512_mask_storeu_ps(to.add(at), mask as __mmask16, half(_mm512_castsi512_si256(bits)));
+            let upper = half(_mm512_extracti64x4_epi64::<1>(bits));
+            _mm512_mask_storeu_ps(to.wrapping_add(at + 16), (mask >> 16) as __mmask16, upper);
+        }
+    }
+}
+
+/// Whether this processor has `vdpbf16ps`, and at more than half of the rate of `f32`'s multiplications, below which it gains nothing.
+/// Measured once, for some microseconds.
+pub(super) fn dots_pay() -> bool {
+    static PAY: OnceLock<bool> = OnceLock::new();
+    *PAY.get_or_init(|| {
+        if !is_x86_feature_detected!("avx512bf16") {
+            return false;
+        }
+        let best = |f: unsafe fn()| {
+            let time = || {
+                let start = Instant::now();
+                // SAFETY: the processor has both instruction sets.
+                unsafe { f() };
+                start.elapsed()
+            };
+            (0..8).map(|_| time()).min()
+        };
+        // The instructions differ by a factor of four or not at all: other work on the machine does not change the answer.
+        best(dots) < best(multiplications).map(|time| 2 * time)
+    })
+}
+
+/// Instructions that are timed, in sets of independent factor.
+const TIMED: usize = 256;
+/// Independent sums: more than the latency of an instruction hides.
+const SUMS: usize = 12;
+
+#[target_feature(enable = "avx512f,avx512bf16")]
+unsafe fn dots() {
+    let factor = std::hint::black_box(_mm512_setzero_si512());
+    // SAFETY: both types are 512 bits of any contents.
+    let factor = unsafe { std::mem::transmute::<__m512i, __m512bh>(factor) };
+    let mut sums = [_mm512_setzero_ps(); SUMS];
+    for _ in 0..TIMED {
+        for sum in &mut sums {
+            *sum = _mm512_dpbf16_ps(*sum, factor, factor);
+        }
+    }
+    std::hint::black_box(sums);
+}
+
+#[target_feature(enable = "avx512f,avx512bf16")]
+unsafe fn multiplications() {
+    let factor = std::hint::black_box(_mm512_setzero_ps());
+    let mut sums = [_mm512_setzero_ps(); SUMS];
+    for _ in 0..TIMED {
+        for sum in &mut sums {
+            *sum = _mm512_fmadd_ps(factor, factor, *sum);
+        }
+    }
+    std::hint::black_box(sums);
 }
 
 /// Sums of depthwise windows of `bf16`.

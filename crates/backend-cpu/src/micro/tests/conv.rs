@@ -50,13 +50,50 @@ fn reference(
     sum
 }
 
-fn check(isa: Isa, s: ConvShape, layouts: [usize; 2], kind: usize) {
-    check_packed(isa, s, layouts, kind, false);
+/// How a convolution gets its weights.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Given {
+    Packed,
+    Transformed,
+    /// As they lie: dense, with the outputs inside, with the channels inside, or with exchanged outputs and channels and a reversed window (as
+    /// gradients to inputs have them).
+    Plain(usize),
 }
 
-/// The same, perhaps with transformed weights.
-fn check_packed(isa: Isa, s: ConvShape, layouts: [usize; 2], kind: usize, transformed: bool) {
-    let what = format!("{isa:?} {s:?} layouts {layouts:?} kind {kind} transformed {transformed}");
+/// Packed weights, and weights as they lie.
+fn check(isa: Isa, s: ConvShape, layouts: [usize; 2], kind: usize) {
+    check_given(isa, s, layouts, kind, Given::Packed);
+    check_given(isa, s, layouts, kind, Given::Plain((layouts[0] + kind) % 4));
+}
+
+/// A dense weight `[O, C, taps]` in another order, with the place and strides of its first element.
+fn laid(
+    w: &[f32],
+    [o, c]: [usize; 2],
+    [kd, kh, kw]: [usize; 3],
+    order: usize,
+) -> (Vec<f32>, usize, [isize; 5]) {
+    let taps = kd * kh * kw;
+    let [so, sc, st] = match order {
+        0 => [c * taps, taps, 1],
+        1 => [1, o, o * c],
+        2 => [c * taps, 1, c],
+        _ => [taps, o * taps, 1],
+    };
+    let mut out = vec![0.0; w.len()];
+    for (i, value) in w.iter().enumerate() {
+        let (tap, channel, output) = (i % taps, i / taps % c, i / taps / c);
+        let tap = if order == 3 { taps - 1 - tap } else { tap };
+        out[output * so + channel * sc + tap * st] = *value;
+    }
+    let (first, sign) = if order == 3 { ((taps - 1) * st, -1) } else { (0, 1) };
+    let spatial = [kh * kw, kw, 1].map(|n| sign * (n * st) as isize);
+    (out, first, [so as isize, sc as isize, spatial[0], spatial[1], spatial[2]])
+}
+
+fn check_given(isa: Isa, s: ConvShape, layouts: [usize; 2], kind: usize, given: Given) {
+    let what = format!("{isa:?} {s:?} layouts {layouts:?} kind {kind} {given:?}");
+    let transformed = given == Given::Transformed;
     let out = s.output().unwrap();
     let xs = strides(layouts[0], s.in_channels, s.input);
     let ys = strides(layouts[1], s.out_channels, out);
@@ -75,13 +112,18 @@ fn check_packed(isa: Isa, s: ConvShape, layouts: [usize; 2], kind: usize, transf
     // SAFETY: the buffers are as large as the strides say.
     unsafe {
         let strides = [(ci * taps) as isize, taps as isize, kh * kw, kw, 1];
-        let weights = match transformed {
-            true => plan.pack_transformed(w.as_ptr(), strides).expect("it has transformed weights"),
-            false => plan.pack_weights(w.as_ptr(), strides),
-        };
-        assert!(weights.bytes() >= w.len() * 4);
         let e = Epilogue { hook: hook(&visit), ..epilogue.borrow() };
-        plan.run(x.as_ptr(), &weights, y.as_mut_ptr(), &e).unwrap();
+        if let Given::Plain(order) = given {
+            let (plain, first, strides) = laid(&w, [s.out_channels, ci], s.kernel, order);
+            plan.run_with(x.as_ptr(), (plain[first..].as_ptr(), strides), y.as_mut_ptr(), &e).unwrap();
+        } else {
+            let weights = match transformed {
+                true => plan.pack_transformed(w.as_ptr(), strides).expect("it has transformed weights"),
+                false => plan.pack_weights(w.as_ptr(), strides),
+            };
+            assert!(weights.bytes() >= w.len() * 4);
+            plan.run(x.as_ptr(), &weights, y.as_mut_ptr(), &e).unwrap();
+        }
     }
     counter.assert_once(&what);
     // What the other pixels of a transformed tile add to a pixel cancels but for roundings: its error follows the largest sum of
@@ -207,6 +249,112 @@ fn drawn(count: usize) -> Vec<ConvShape> {
     shapes
 }
 
+/// Images of few pixels, several of them, and windows as large as gradients to weights have: sums of outer products.
+#[test]
+fn sums_of_outer_products_match_f64() {
+    let wide = |s: ConvShape, pad: usize| ConvShape { pad_lo: [0, pad, pad], pad_hi: [0, pad, pad], ..s };
+    let gradient = |images: usize, c: usize, input: usize, o: usize, output: usize, step: usize| ConvShape {
+        dilation: [1, step, step],
+        ..wide(shape(c, images, [1, input, input], o, [1, output, output]), 1)
+    };
+    let shapes = [
+        wide(shape(16, 40, [1, 2, 2], 65, [1, 3, 3]), 1),
+        wide(shape(15, 130, [1, 3, 3], 33, [1, 3, 3]), 1),
+        ConvShape { stride: [1, 2, 2], ..wide(shape(29, 9, [1, 5, 4], 31, [1, 3, 3]), 1) },
+        ConvShape { dilation: [1, 2, 2], ..wide(shape(17, 5, [1, 4, 4], 7, [1, 3, 3]), 2) },
+        gradient(3, 19, 9, 40, 9, 1),
+        gradient(2, 3, 20, 33, 20, 1),
+        gradient(5, 13, 10, 8, 5, 2),
+        // Passes over columns of one line, over several lines, and channels in several pieces.
+        gradient(40, 3, 30, 9, 30, 1),
+        ConvShape { dilation: [1, 19, 19], ..shape(2, 100, [1, 60, 60], 5, [1, 4, 4]) },
+        shape(30, 24, [3, 3, 3], 20, [3, 3, 3]),
+    ];
+    let mut taken = 0;
+    for isa in isas() {
+        for (i, s) in shapes.into_iter().enumerate() {
+            for (layouts, kind) in [([0, 0], i % 8), ([1, 1], (i + 3) % 8), ([2, 3], (i + 5) % 8)] {
+                let ys = strides(layouts[1], s.out_channels, s.output().unwrap());
+                let xs = strides(layouts[0], s.in_channels, s.input);
+                taken += usize::from(ConvPlan::new(isa, s, xs, ys).unwrap().sums_of_outer_products());
+                check_given(isa, s, layouts, kind, Given::Plain(i % 4));
+            }
+        }
+    }
+    // What is tested must be what runs: nearly all of these shapes.
+    assert!(taken >= isas().len() * 3 * (shapes.len() - 2), "{taken}");
+}
+
+/// Shapes drawn with many images of few pixels, and with windows of most of the input.
+#[test]
+fn drawn_weight_gradients_match_f64() {
+    let mut values = random(23, 4096).into_iter();
+    let mut pick = move |n: usize| ((values.next().unwrap() + 1.0) / 2.0 * n as f32) as usize % n;
+    let mut tried = 0;
+    while tried < 100 {
+        let mut s = shape(1 + pick(40), 1 + pick(20), [1; 3], 1 + pick(70), [1; 3]);
+        for i in 1..3 {
+            s.dilation[i] = [1, 1, 2, 3][pick(4)];
+            s.stride[i] = [1, 1, 2][pick(3)];
+            s.kernel[i] = 1 + pick(9);
+            s.input[i] = (s.kernel[i] * s.dilation[i] + pick(3)).max(2) - pick(2);
+            s.pad_lo[i] = pick(3);
+            s.pad_hi[i] = pick(3);
+        }
+        if s.output().is_err() {
+            continue;
+        }
+        let isas = isas();
+        let (layouts, kind) = ([tried % 4, tried / 4 % 4], tried % 8);
+        check_given(isas[tried % isas.len()], s, layouts, kind, Given::Plain(tried / 2 % 4));
+        tried += 1;
+    }
+}
+
+/// Without an output the hook reads all results, whatever computes them.
+#[test]
+fn results_without_an_output_reach_the_hook() {
+    let padded = |s: ConvShape| ConvShape { pad_lo: [0, 1, 1], pad_hi: [0, 1, 1], ..s };
+    let shapes = [
+        padded(shape(3, 16, [1, 9, 9], 40, [1, 3, 3])),
+        padded(shape(20, 16, [1, 2, 2], 40, [1, 3, 3])),
+        ConvShape { groups: 12, ..padded(shape(2, 12, [1, 6, 6], 12, [1, 3, 3])) },
+    ];
+    for s in shapes {
+        let (out, c, o) = (s.output().unwrap(), s.in_channels, s.out_channels);
+        let st = Strides5::channels_last(o, out);
+        let plan = ConvPlan::new(Isa::best(), s, Strides5::channels_last(c, s.input), st).unwrap();
+        let x = random(5, s.batch * c * s.input.iter().product::<usize>());
+        let (taps, pixels) = (s.taps(), plan.pixels());
+        let w = random(6, o * c / s.groups * taps);
+        let strides = [(c / s.groups * taps) as isize, taps as isize, 9, 3, 1];
+        let (mut direct, seen) =
+            (vec![0.0f32; s.batch * pixels * o], std::sync::Mutex::new(vec![0.0f32; s.batch * pixels * o]));
+        let visit = |block: &EpilogueBlock| {
+            let mut seen = seen.lock().unwrap();
+            for row in block.row0..block.row1 {
+                for col in block.col0..block.col1 {
+                    // SAFETY: the block has these rows and columns.
+                    let value =
+                        unsafe { *block.ptr.add((row - block.row0) * block.row_stride + col - block.col0) };
+                    seen[(block.batch * pixels + row) * o + col] = value;
+                }
+            }
+        };
+        let e = Epilogue { hook: Some(Hook::Closure(&visit)), ..Epilogue::default() };
+        let none = std::ptr::null_mut();
+        // SAFETY: the buffers are as large as the shape says.
+        unsafe {
+            plan.run_with(x.as_ptr(), (w.as_ptr(), strides), direct.as_mut_ptr(), &Epilogue::default())
+                .unwrap();
+            plan.run_with(x.as_ptr(), (w.as_ptr(), strides), none, &e).unwrap();
+            let refused = plan.run_with(x.as_ptr(), (w.as_ptr(), strides), none, &Epilogue::default());
+            assert!(matches!(refused, Err(MicroError::Unsupported(_))));
+        }
+        assert_eq!(direct, *seen.lock().unwrap(), "{s:?}");
+    }
+}
+
 #[test]
 fn drawn_convolutions_match_f64() {
     for (i, s) in drawn(150).into_iter().enumerate() {
@@ -233,7 +381,7 @@ fn transformed_tiles_match_f64() {
     for isa in isas() {
         for (i, s) in shapes.into_iter().enumerate() {
             for (layouts, kind) in [([0, 0], i % 8), ([1, 1], (i + 3) % 8), ([2, 3], (i + 5) % 8)] {
-                check_packed(isa, s, layouts, kind, true);
+                check_given(isa, s, layouts, kind, Given::Transformed);
             }
         }
     }

@@ -149,27 +149,33 @@ fn strided_rows_are_copied() {
 fn sums_of_bf16_are_in_single_precision() {
     let float = |i: usize, salt: usize| bf16::from_f32((f32::from(at(i, salt)) - 128.0) / 64.0);
     for isa in isas().filter(|isa| Narrow::Bf16.is_fast(*isa)) {
-        for (m, n, k) in [(5, 17, 3), (33, 96, 257), (2, 64, 64)] {
+        for (m, n, k) in [(5, 17, 3), (33, 96, 257), (2, 64, 64), (50, 40, 100), (9, 150, 30), (23, 33, 1)] {
             let a: Vec<bf16> = (0..m * k).map(|i| float(i, 1)).collect();
             let b: Vec<bf16> = (0..n * k).map(|i| float(i, 2)).collect();
             let numbers = (Narrow::Bf16, isa);
             // SAFETY: B has `k * n` elements.
             let packed =
                 unsafe { NarrowWeights::pack(numbers, b.as_ptr().cast(), [k, n], [1, k as isize], 0) };
-            let results = Results::new([1, m, n]);
-            let store = |block: &EpilogueBlock| results.store(block);
-            let hook = Hook::Closure(&store);
-            let (strides, packed) = ([k as isize, 1], packed.unwrap());
-            let call = NarrowMatmul { m, a: a.as_ptr().cast(), strides, b: &packed, batch: &[], hook };
-            // SAFETY: A has `m * k` elements.
-            unsafe { matmul(&call) }.unwrap();
-            for (i, sum) in results.all().into_iter().enumerate() {
-                let term = |t: usize| a[i / n * k + t].to_f64() * b[i % n * k + t].to_f64();
-                let (wanted, size) =
-                    (0..k).map(term).fold((0.0, 0.0), |(s, m): (f64, f64), x| (s + x, m + x.abs()));
-                let got = f64::from(f32::from_bits(sum));
-                assert!((got - wanted).abs() <= 1e-5 * size + 1e-6, "{m} {n} {k}: {got} {wanted} at {i}");
-            }
+            let check = |packed: &NarrowWeights| {
+                let results = Results::new([1, m, n]);
+                let store = |block: &EpilogueBlock| results.store(block);
+                let hook = Hook::Closure(&store);
+                let strides = [k as isize, 1];
+                let call = NarrowMatmul { m, a: a.as_ptr().cast(), strides, b: packed, batch: &[], hook };
+                // SAFETY: A has `m * k` elements.
+                unsafe { matmul(&call) }.unwrap();
+                for (i, sum) in results.all().into_iter().enumerate() {
+                    let term = |t: usize| a[i / n * k + t].to_f64() * b[i % n * k + t].to_f64();
+                    let (wanted, size) =
+                        (0..k).map(term).fold((0.0, 0.0), |(s, m): (f64, f64), x| (s + x, m + x.abs()));
+                    let got = f64::from(f32::from_bits(sum));
+                    assert!((got - wanted).abs() <= 1e-5 * size + 1e-6, "{m} {n} {k}: {got} {wanted} at {i}");
+                }
+            };
+            #[cfg(target_arch = "x86_64")]
+            packed.unwrap().for_each_bf16_unit(check);
+            #[cfg(not(target_arch = "x86_64"))]
+            check(&packed.unwrap());
         }
     }
 }
