@@ -142,7 +142,7 @@ impl<'k> Emit<'_, 'k> {
             self.b.ins().store(MemFlagsData::trusted(), x, block, slot as i32 * 8);
         }
         for number in turns {
-            if placed.leaf.unrolled {
+            if placed.leaf.whole {
                 for (var, x) in evex::variables(&self.kernel.stages[stage], number) {
                     self.loops[var as usize] = self.b.ins().iconst(I64, x);
                 }
@@ -154,11 +154,16 @@ impl<'k> Emit<'_, 'k> {
     fn pass_turn(&mut self, placed: &Placed, present: Turn, block: Value) {
         let insts = &self.kernel.stages[present.stage].insts;
         self.lanes.clear();
-        self.values = self.instructions(insts, |n| !insts[n].varies);
+        // Values that are made in loops of the leaf are not there before it.
+        let moving = placed.leaf.moving.get(&present.stage);
+        self.values = self.instructions(insts, |n| !insts[n].varies && !moving.is_some_and(|m| m[n]));
         for (slot, input) in placed.leaf.inputs.iter().enumerate() {
             let x = match input {
                 Input::Address { turn, at } if *turn == present => self.address(at, 0),
                 Input::Index { turn, expr } if *turn == present => self.expr(expr, 0),
+                Input::Number { stage, expr } if present == (Turn { stage: *stage, number: 0 }) => {
+                    self.expr(expr, 0)
+                }
                 Input::Value { turn, value, class } if *turn == present => {
                     let x = self.stored(*value).0[0];
                     match class {

@@ -21,6 +21,14 @@ const fn reversed(prefix: u8, map: u8, op: u8, w: u8, memory: u8) -> Code {
 const fn short(prefix: u8, map: u8, op: u8, w: u8) -> Code {
     Code { length: 0, memory: 16, ..code(prefix, map, op, w) }
 }
+/// Registers of 128 bits, and a shorter operand in memory.
+const fn short_of(prefix: u8, map: u8, op: u8, w: u8, memory: u8) -> Code {
+    Code { length: 0, memory, ..code(prefix, map, op, w) }
+}
+/// Registers of 256 bits.
+const fn half(prefix: u8, map: u8, op: u8, w: u8, memory: u8) -> Code {
+    Code { length: 1, memory, ..code(prefix, map, op, w) }
+}
 /// VEX; `length` 1 is the bit L.
 const fn mask(prefix: u8, map: u8, op: u8, w: u8, length: u8) -> Code {
     Code { length, ..code(prefix, map, op, w) }
@@ -121,6 +129,8 @@ codes! {
     VBROADCASTSS narrow(1, 2, 0x18, 0, 4);
     VBROADCASTSD narrow(1, 2, 0x19, 1, 8);
     VPBROADCASTQ code(1, 2, 0x7c, 1);
+    VPBROADCASTW half(1, 2, 0x79, 0, 2);
+    VPBROADCASTB short_of(1, 2, 0x78, 0, 1);
     KANDW mask(0, 1, 0x41, 0, 1);
     KANDNW mask(0, 1, 0x42, 0, 1);
     KORW mask(0, 1, 0x45, 0, 1);

@@ -9,6 +9,8 @@ pub(super) type Gpr = u8;
 pub(super) const RAX: Gpr = 0;
 pub(super) const RCX: Gpr = 1;
 pub(super) const RDX: Gpr = 2;
+pub(super) const RBX: Gpr = 3;
+pub(super) const RBP: Gpr = 5;
 pub(super) const RSI: Gpr = 6;
 pub(super) const RDI: Gpr = 7;
 
@@ -25,7 +27,7 @@ pub(super) struct Code {
     pub(super) w: bool,
     /// Bytes of an operand in memory that is not broadcast; displacements of 8 bits count in these.
     pub(super) memory: u8,
-    /// Length of the registers: 0 is 128 bits, 2 is 512.
+    /// Length of the registers: 0 is 128 bits, 1 is 256, 2 is 512.
     pub(super) length: u8,
     /// The destination is in the place of the last operand (ModRM.rm) instead of the first.
     pub(super) reversed: bool,
@@ -75,6 +77,7 @@ pub(super) struct Lanes {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Jump {
     Equal = 0x84,
+    NotEqual = 0x85,
     LessOrEqual = 0x8e,
     Greater = 0x8f,
 }
@@ -184,6 +187,62 @@ impl Assembler {
             0x80 | (to & 7) << 3 | base & 7,
         ]);
         self.bytes.extend_from_slice(&displacement.to_le_bytes());
+    }
+    /// `[base + displacement] = from`, 64 bits.
+    pub(super) fn store(&mut self, from: Gpr, base: Gpr, displacement: i32) {
+        self.bytes.extend_from_slice(&[
+            0x48 | from >> 3 << 2 | base >> 3,
+            0x89,
+            0x80 | (from & 7) << 3 | base & 7,
+        ]);
+        self.bytes.extend_from_slice(&displacement.to_le_bytes());
+    }
+    /// `[base + displacement] += from`, 64 bits; sets the flags.
+    pub(super) fn add_to(&mut self, from: Gpr, base: Gpr, displacement: i32) {
+        self.bytes.extend_from_slice(&[
+            0x48 | from >> 3 << 2 | base >> 3,
+            0x01,
+            0x80 | (from & 7) << 3 | base & 7,
+        ]);
+        self.bytes.extend_from_slice(&displacement.to_le_bytes());
+    }
+    /// `[base + displacement] += by`, 64 bits; sets the flags.
+    pub(super) fn add_constant_to(&mut self, base: Gpr, displacement: i32, by: i32) {
+        self.bytes.extend_from_slice(&[0x48 | base >> 3, 0x81, 0x80 | base & 7]);
+        self.bytes.extend_from_slice(&displacement.to_le_bytes());
+        self.bytes.extend_from_slice(&by.to_le_bytes());
+    }
+    /// `to += by`, 64 bits; sets the flags.
+    pub(super) fn add(&mut self, to: Gpr, by: i32) {
+        self.bytes.extend_from_slice(&[0x48 | to >> 3, 0x81, 0xc0 | to & 7]);
+        self.bytes.extend_from_slice(&by.to_le_bytes());
+    }
+    /// Compares a register of 64 bits with a number.
+    pub(super) fn compare_with(&mut self, a: Gpr, number: i32) {
+        self.bytes.extend_from_slice(&[0x48 | a >> 3, 0x81, 0xf8 | a & 7]);
+        self.bytes.extend_from_slice(&number.to_le_bytes());
+    }
+    /// `to = value`, 64 bits, with the sign of the 32.
+    pub(super) fn set_signed(&mut self, to: Gpr, value: i32) {
+        self.bytes.extend_from_slice(&[0x48 | to >> 3, 0xc7, 0xc0 | to & 7]);
+        self.bytes.extend_from_slice(&value.to_le_bytes());
+    }
+    /// `to = from` if the first operand of the last comparison was less, 64 bits.
+    pub(super) fn copy_if_less(&mut self, to: Gpr, from: Gpr) {
+        self.bytes.extend_from_slice(&[
+            0x48 | to >> 3 << 2 | from >> 3,
+            0x0f,
+            0x4c,
+            0xc0 | (to & 7) << 3 | from & 7,
+        ]);
+    }
+    /// Saves a register on the stack.
+    pub(super) fn save(&mut self, register: Gpr) {
+        self.bytes.extend_from_slice(&[0x40 | register >> 3, 0x50 | register & 7]);
+    }
+    /// Restores the register that was saved last.
+    pub(super) fn restore(&mut self, register: Gpr) {
+        self.bytes.extend_from_slice(&[0x40 | register >> 3, 0x58 | register & 7]);
     }
     /// `to *= by`, 64 bits.
     pub(super) fn multiply(&mut self, to: Gpr, by: i32) {

@@ -3,11 +3,13 @@
 
 mod elementary;
 mod halves;
+mod sums;
 
 use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
 
 pub(crate) use elementary::{COS, Elementary, SIN};
 pub(crate) use halves::Halves;
+pub(crate) use sums::Sums;
 
 /// 1.5 * 2^23: adding it leaves the nearest integer in the low bits.
 const ROUND: f32 = 12_582_912.0;

@@ -393,6 +393,26 @@ fn along(e: &SymExpr, axis: Option<u32>, insts: &[VInst]) -> Along {
     }
 }
 
+/// Additions into a partial sum of a lane. Opening and closing a block costs about ten operations for each register, a sixth
+/// of the additions in it; a random walk of 64 roundings of half a unit ends at one or two units of the block's own sum.
+const BLOCK: i64 = 64;
+
+/// Of a stage's loops the innermost that, with those inside it, adds more than two blocks' terms to a lane, and its turns in a
+/// block; unknown sizes count as long. `lanes`: those of the last loop. `None` where no sum is that long.
+pub(crate) fn sum_blocks(loops: &[Dim], lanes: i64) -> Option<(usize, i64)> {
+    let mut inside = 1i64;
+    for (level, dim) in loops.iter().enumerate().rev() {
+        let lanes = if level + 1 == loops.len() { lanes } else { 1 };
+        let turns = dim.extent.as_const().map(|n| (n.max(1) + lanes - 1) / lanes);
+        let terms = turns.map(|n| inside.saturating_mul(n)).filter(|n| *n <= 2 * BLOCK);
+        let Some(terms) = terms else {
+            return Some((level, (BLOCK / inside).max(1)));
+        };
+        inside = terms;
+    }
+    None
+}
+
 /// Whether a reduction's sum should be taken in two levels, for accuracy.
 pub(crate) fn wants_blocks(op: ReduceOp, dtype: DType) -> bool {
     op == ReduceOp::Sum && dtype.is_float()

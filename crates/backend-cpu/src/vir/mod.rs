@@ -21,8 +21,8 @@ pub(crate) use class::{Class, round_16};
 pub(crate) use hoist::before_loop;
 pub use kernel_ir::collapse::Dim;
 pub(crate) use lanes::by_lane;
-pub(crate) use lower::wants_blocks;
 pub use lower::{LowerError, lower_epilogue, lower_kernel};
+pub(crate) use lower::{sum_blocks, wants_blocks};
 pub use share::{Base, Form, form, relocate};
 pub use split::split;
 

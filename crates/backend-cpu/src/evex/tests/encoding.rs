@@ -199,6 +199,23 @@ fn masks_and_general_registers() {
     assert_eq!(text(&|a| a.compare(RDX, RSI)), "Cmp [2, 6]");
     assert_eq!(text(&|a| a.subtract(RSI, RAX)), "Sub [6, 0]");
     assert_eq!(text(&|a| a.set(RCX, 7)), "Mov [1]");
+    assert_eq!(text(&|a| a.store(RBX, RDI, 24)), "Mov [3]");
+    assert_eq!(text(&|a| a.add_to(9, RDI, 24)), "Add [9]");
+    assert_eq!(text(&|a| a.add_constant_to(RDI, 24, -3)), "Add []");
+    assert_eq!(text(&|a| a.add(13, 1000)), "Add [13]");
+    assert_eq!(text(&|a| a.compare_with(RDX, 0)), "Cmp [2]");
+    assert_eq!(text(&|a| a.set_signed(RBX, -7)), "Mov [3]");
+    assert_eq!(text(&|a| a.copy_if_less(RBX, RDX)), "Cmovl [3, 2]");
+    assert_eq!(text(&|a| a.save(15)), "Push [15]");
+    assert_eq!(text(&|a| a.restore(RBP)), "Pop [5]");
+    for displacement in [24, -8000] {
+        let i = decode(&assembled(|a| a.add_constant_to(RDI, displacement, -3)));
+        assert_eq!(
+            (i.memory_base(), i.memory_displacement64() as i64),
+            (Register::RDI, i64::from(displacement))
+        );
+        assert_eq!((i.immediate(1) as i64, i.memory_size().size()), (-3, 8));
+    }
     assert_eq!(text(&|a| a.leave()), "Vzeroupper []");
 }
 
