@@ -10,6 +10,7 @@ use cranelift_codegen::ir::{
     StackSlotKind, UserExternalName, Value,
 };
 
+use super::calls;
 use super::emit::Emit;
 use super::host;
 use super::values::{Class, Vals};
@@ -139,6 +140,15 @@ impl<'k> Emit<'_, 'k> {
         turns.dedup();
         let template = placed.leaf.inputs.iter().position(|i| *i == Input::Template);
         if let (Some(slot), Some(x)) = (template, self.template_address()) {
+            self.b.ins().store(MemFlagsData::trusted(), x, block, slot as i32 * 8);
+        }
+        for (slot, input) in placed.leaf.inputs.iter().enumerate() {
+            let number = match input {
+                Input::Host => host::EACH_NUMBER,
+                Input::Function(op) => calls::of(*op, Class::F32).number,
+                _ => continue,
+            };
+            let x = host::value(&mut self.b, self.cx.pointer, number);
             self.b.ins().store(MemFlagsData::trusted(), x, block, slot as i32 * 8);
         }
         for number in turns {

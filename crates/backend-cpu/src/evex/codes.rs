@@ -131,6 +131,10 @@ codes! {
     VPBROADCASTQ code(1, 2, 0x7c, 1);
     VPBROADCASTW half(1, 2, 0x79, 0, 2);
     VPBROADCASTB short_of(1, 2, 0x78, 0, 1);
+    VGATHERQPS narrow(1, 2, 0x93, 0, 4);
+    VGATHERQPD narrow(1, 2, 0x93, 1, 8);
+    VSCATTERQPS narrow(1, 2, 0xa3, 0, 4);
+    VSCATTERQPD narrow(1, 2, 0xa3, 1, 8);
     KANDW mask(0, 1, 0x41, 0, 1);
     KANDNW mask(0, 1, 0x42, 0, 1);
     KORW mask(0, 1, 0x45, 0, 1);
@@ -138,6 +142,7 @@ codes! {
     KXORW mask(0, 1, 0x47, 0, 1);
     KNOTW mask(0, 1, 0x44, 0, 0);
     KUNPCKBW mask(1, 1, 0x4b, 0, 1);
+    KORTESTW mask(0, 1, 0x98, 0, 0);
     KSHIFTRW mask(1, 3, 0x30, 1, 0);
     KMOVW mask(0, 1, 0x90, 0, 0);
     KMOVW_STORE mask(0, 1, 0x91, 0, 0);

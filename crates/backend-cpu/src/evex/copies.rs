@@ -39,6 +39,7 @@ fn copy(mut inst: Inst, n: u32, moved: &impl Fn(u32, &V) -> u32) -> Inst {
     if let Inst::Index { part, .. } = &mut inst {
         *part += parts;
     }
+    // The part of a gather is that of its mask; copies are not masked by the end of the loop.
     if let Some(place) = inst.place().filter(|p| !p.uniform) {
         place.part += parts;
     }

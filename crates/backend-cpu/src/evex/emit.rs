@@ -4,6 +4,7 @@
 //!
 //! The loop runs several steps a turn, then single steps, then once more for the points that are left, with a mask.
 
+use super::calls;
 use super::codes as c;
 use super::copies::copied;
 use super::encode::{
@@ -66,6 +67,10 @@ pub(super) struct Emit<'a> {
     addresses: Vec<u32>,
     /// The loops within the step around the present instruction.
     pub(super) open: Vec<Open>,
+    /// Calls of the code behind the function.
+    pub(super) calls: Vec<usize>,
+    /// Where the block has room for them.
+    calls_at: u32,
 }
 
 /// The machine code of a loop over a body. A step with loops in it takes at most `most` times sixteen points.
@@ -101,6 +106,7 @@ pub(super) fn emit(body: &Body, most: u32) -> Machine {
     e.rest();
     SAVED.into_iter().rev().for_each(|r| e.asm.restore(r));
     e.asm.leave();
+    e.shared_call();
     let machine = e.finish();
     Machine { unroll, ..machine }
 }
@@ -127,6 +133,8 @@ fn addresses(body: &Body) -> Vec<u32> {
     for inst in &body.insts {
         if let Inst::Load { at, .. }
         | Inst::LoadMask { at, .. }
+        | Inst::Gather { at, .. }
+        | Inst::Scatter { at, .. }
         | Inst::Store { at, .. }
         | Inst::StoreMask { at, .. } = inst
         {
@@ -151,6 +159,9 @@ impl<'a> Emit<'a> {
     fn new(body: &'a Body, unroll: u32) -> Emit<'a> {
         let accumulators = body.accumulators.len();
         let (places, invariant) = placed(body, accumulators * unroll as usize);
+        let calls_at = accumulators_at(body.slots) + 64 * accumulators as u32;
+        let calls = body.insts.iter().any(|i| matches!(i, Inst::Each { .. }));
+        let room = if calls { calls::ROOM } else { 0 };
         Emit {
             asm: Assembler::default(),
             places,
@@ -159,10 +170,12 @@ impl<'a> Emit<'a> {
             unroll,
             copy: 0,
             tail: false,
-            spills_at: accumulators_at(body.slots) + 64 * accumulators as u32,
+            spills_at: calls_at + room,
+            calls_at,
             spills: 0,
             addresses: addresses(body),
             open: Vec::new(),
+            calls: Vec::new(),
         }
     }
 
@@ -192,6 +205,7 @@ impl<'a> Emit<'a> {
         self.rest();
         self.end_accumulators();
         self.asm.leave();
+        self.shared_call();
     }
 
     /// No point is done.
@@ -271,6 +285,10 @@ impl<'a> Emit<'a> {
         }
     }
 
+    pub(super) fn calls_at(&self) -> u32 {
+        self.calls_at
+    }
+
     fn spill_at(&self, number: u32) -> Base {
         at(RDI, self.spills_at + 64 * number)
     }
@@ -314,7 +332,7 @@ impl<'a> Emit<'a> {
     }
 
     /// Writes a spilled result to its slot.
-    fn settle(&mut self, v: V, register: u8) {
+    pub(super) fn settle(&mut self, v: V, register: u8) {
         let Location::Spilled(n) = self.places.of[v.id as usize] else { return };
         let base = plain(self.spill_at(n));
         match v.class {
@@ -408,12 +426,16 @@ impl<'a> Emit<'a> {
             }
             Inst::Index { d, slot, step, part } => self.index(d, slot, step, part),
             Inst::Assign { d, a } => self.assign(d, a),
+            Inst::Each { d, a, mask, slots } => self.each(d, (a, mask), slots),
             Inst::Begin { number } => self.begin_loop(number),
             Inst::End { number } => self.end_loop(number),
             Inst::Accumulate { accumulator, how, a, b } => self.accumulate(accumulator, how, a, b),
-            Inst::Load { .. } | Inst::LoadMask { .. } | Inst::Store { .. } | Inst::StoreMask { .. } => {
-                self.access(inst);
-            }
+            Inst::Load { .. }
+            | Inst::LoadMask { .. }
+            | Inst::Gather { .. }
+            | Inst::Scatter { .. }
+            | Inst::Store { .. }
+            | Inst::StoreMask { .. } => self.access(inst),
         }
     }
 
@@ -433,6 +455,14 @@ impl<'a> Emit<'a> {
                 self.asm.evex(c::VPTESTMB, to, SCRATCH[0], Rm::Reg(SCRATCH[0]), ALL, None);
                 self.settle(d, to);
             }
+            Inst::Gather { code, d, at, index, mask } => self.gather(code, d, (at, index), mask),
+            Inst::Scatter { code, value, at, index, mask } => {
+                let value = self.register(value, SCRATCH[0]);
+                let index = self.register(index, SCRATCH[1]);
+                let mask = self.consumed(mask, at.part);
+                let to = self.spread(at, index);
+                self.asm.evex(code, value, 0, to, Lanes { mask, zero: false }, None);
+            }
             Inst::Store { code, value, at, mask, imm } => {
                 let value = self.register(value, SCRATCH[0]);
                 let mask = self.lanes(mask, at.part);
@@ -450,6 +480,40 @@ impl<'a> Emit<'a> {
             }
             _ => {}
         }
+    }
+
+    /// Zero where the mask is false. The result is in another register than the index.
+    fn gather(&mut self, code: Code, d: V, (at, index): (Place, V), mask: Option<V>) {
+        let index = self.register(index, SCRATCH[0]);
+        let to = self.target(d, SCRATCH[1]);
+        let into = if to == index { SCRATCH[1] } else { to };
+        self.asm.evex(c::VPXORD, into, into, Rm::Reg(into), ALL, None);
+        let mask = self.consumed(mask, at.part);
+        let from = self.spread(at, index);
+        self.asm.evex(code, into, 0, from, Lanes { mask, zero: false }, None);
+        if into != to {
+            self.asm.evex(c::VMOVUPS, to, 0, Rm::Reg(into), ALL, None);
+        }
+        self.settle(d, to);
+    }
+
+    /// A mask as [`Emit::lanes`] gives, in a register that an instruction may clear.
+    fn consumed(&mut self, mask: Option<V>, part: u8) -> u8 {
+        let own = MASK_SCRATCH[1];
+        match self.lanes(mask, part) {
+            0 => self.asm.vex(c::KXNORW, own, own, Rm::Reg(own), None),
+            k => self.asm.vex(c::KMOVW, own, 0, Rm::Reg(k), None),
+        }
+        own
+    }
+
+    /// The elements of an access with an address for each lane.
+    fn spread(&mut self, at: Place, index: u8) -> Rm {
+        let base = self.address_register(at.slot).unwrap_or_else(|| {
+            self.asm.load(RDX, RDI, at.slot as i32 * 8);
+            RDX
+        });
+        plain(Base::Lanes { base, index, scale: at.scale, displacement: at.offset })
     }
 
     fn two(&mut self, code: Code, d: V, (a, b): (V, V), imm: Option<u8>) {

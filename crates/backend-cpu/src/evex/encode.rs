@@ -10,6 +10,7 @@ pub(super) const RAX: Gpr = 0;
 pub(super) const RCX: Gpr = 1;
 pub(super) const RDX: Gpr = 2;
 pub(super) const RBX: Gpr = 3;
+const RSP: Gpr = 4;
 pub(super) const RBP: Gpr = 5;
 pub(super) const RSI: Gpr = 6;
 pub(super) const RDI: Gpr = 7;
@@ -40,6 +41,8 @@ pub(super) struct Code {
 pub(super) enum Base {
     /// At a general register, perhaps plus another one times `1 << scale`.
     Gpr { base: Gpr, index: Option<(Gpr, u8)>, displacement: i32 },
+    /// For each lane at a general register plus the lane of a vector register times `1 << scale`.
+    Lanes { base: Gpr, index: u8, scale: u8, displacement: i32 },
     /// A constant of the pool.
     Pool(Constant),
 }
@@ -98,7 +101,13 @@ impl Assembler {
             Rm::Mem { base: Base::Gpr { base, index, .. }, .. } => {
                 (index.map_or(0, |(i, _)| i >> 3 & 1), base >> 3 & 1)
             }
+            Rm::Mem { base: Base::Lanes { base, index, .. }, .. } => (index >> 3 & 1, base >> 3 & 1),
             Rm::Mem { base: Base::Pool(_), .. } => (0, 0),
+        };
+        // The fifth bit of a vector of indices is where that of a first source is, which such instructions do not have.
+        let vvvv = match rm {
+            Rm::Mem { base: Base::Lanes { index, .. }, .. } => index & 16,
+            _ => vvvv,
         };
         let broadcast = matches!(rm, Rm::Mem { broadcast: true, .. });
         let p0 = (!reg >> 3 & 1) << 7 | (x ^ 1) << 6 | (b ^ 1) << 5 | (!reg >> 4 & 1) << 4 | code.map;
@@ -141,6 +150,15 @@ impl Assembler {
                 self.bytes.push(reg | 5);
                 self.uses.push((self.bytes.len(), 4 + after, constant));
                 self.bytes.extend_from_slice(&[0; 4]);
+            }
+            Rm::Mem { base: Base::Lanes { base, index, scale, displacement }, .. } => {
+                let index = Some((index, scale));
+                self.operand(
+                    reg >> 3,
+                    Rm::Mem { base: Base::Gpr { base, index, displacement }, broadcast: false },
+                    unit,
+                    after,
+                );
             }
             Rm::Mem { base: Base::Gpr { base, index, displacement }, .. } => {
                 let short = (unit > 0 && displacement % unit == 0).then(|| displacement / unit);
@@ -261,6 +279,31 @@ impl Assembler {
     pub(super) fn set(&mut self, to: Gpr, value: u32) {
         self.bytes.push(0xb8 | to & 7);
         self.bytes.extend_from_slice(&value.to_le_bytes());
+    }
+    /// `to = from`, 64 bits; two of the first eight registers.
+    pub(super) fn copy(&mut self, to: Gpr, from: Gpr) {
+        self.bytes.extend_from_slice(&[0x48, 0x89, 0xc0 | (from & 7) << 3 | to & 7]);
+    }
+    /// Keeps the stack pointer in a register, and moves it to a multiple of 16.
+    pub(super) fn align_stack(&mut self, keep: Gpr) {
+        self.copy(keep, RSP);
+        self.bytes.extend_from_slice(&[0x48, 0x83, 0xe4, 0xf0]);
+    }
+    /// Takes back the stack pointer that [`Assembler::align_stack`] kept.
+    pub(super) fn restore_stack(&mut self, kept: Gpr) {
+        self.copy(RSP, kept);
+    }
+    /// A call of the place that [`Assembler::land`] is called at.
+    pub(super) fn call(&mut self) -> usize {
+        self.bytes.extend_from_slice(&[0xe8, 0, 0, 0, 0]);
+        self.bytes.len()
+    }
+    /// A call of an address, which one of the first eight registers holds, with the upper parts of the vectors cleared.
+    pub(super) fn call_register(&mut self, register: Gpr) {
+        self.bytes.extend_from_slice(&[0xc5, 0xf8, 0x77, 0xff, 0xd0 | register & 7]);
+    }
+    pub(super) fn ret(&mut self) {
+        self.bytes.push(0xc3);
     }
     /// `vzeroupper` and a return.
     pub(super) fn leave(&mut self) {

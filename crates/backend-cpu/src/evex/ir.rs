@@ -136,6 +136,21 @@ pub(super) enum Inst {
         at: Place,
         mask: Option<V>,
     },
+    /// A load with an address for each lane: that of the place and as many elements more as the index says.
+    Gather {
+        code: Code,
+        d: V,
+        at: Place,
+        index: V,
+        mask: Option<V>,
+    },
+    Scatter {
+        code: Code,
+        value: V,
+        at: Place,
+        index: V,
+        mask: Option<V>,
+    },
     Store {
         code: Code,
         value: V,
@@ -153,6 +168,13 @@ pub(super) enum Inst {
     Assign {
         d: V,
         a: V,
+    },
+    /// The lanes of a value where the mask holds become those of a function of `a`, by the host functions in two slots.
+    Each {
+        d: V,
+        a: V,
+        mask: V,
+        slots: [u32; 2],
     },
     /// The top of the loop of this number.
     Begin {
@@ -192,9 +214,12 @@ impl Inst {
             | Inst::MaskArgument { d, .. }
             | Inst::Load { d, .. }
             | Inst::LoadMask { d, .. }
+            | Inst::Gather { d, .. }
             | Inst::Assign { d, .. }
+            | Inst::Each { d, .. }
             | Inst::Index { d, .. } => Some(d),
             Inst::Store { .. }
+            | Inst::Scatter { .. }
             | Inst::StoreMask { .. }
             | Inst::Accumulate { .. }
             | Inst::Begin { .. }
@@ -219,6 +244,10 @@ impl Inst {
                 visit(d);
                 mask.iter_mut().for_each(visit);
             }
+            Inst::Each { d, a, mask, .. } => [d, a, mask].into_iter().for_each(visit),
+            Inst::Gather { d: x, index, mask, .. } | Inst::Scatter { value: x, index, mask, .. } => {
+                [x, index].into_iter().chain(mask).for_each(visit);
+            }
             Inst::Store { value, mask, .. } | Inst::StoreMask { value, mask, .. } => {
                 visit(value);
                 mask.iter_mut().for_each(visit);
@@ -236,6 +265,8 @@ impl Inst {
         match self {
             Inst::Load { at, .. }
             | Inst::LoadMask { at, .. }
+            | Inst::Gather { at, .. }
+            | Inst::Scatter { at, .. }
             | Inst::Store { at, .. }
             | Inst::StoreMask { at, .. } => Some(at),
             _ => None,

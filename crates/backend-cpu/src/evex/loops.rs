@@ -204,6 +204,17 @@ impl Lower<'_> {
             .then(|| Number::Argument(self.slot(Input::Number { stage: self.turn.stage, expr: e.clone() })))
     }
 
+    /// Whether an expression is evenly spaced along the loops that are open.
+    pub(super) fn can_follow(&self, e: &SymExpr) -> Option<()> {
+        for level in &self.levels {
+            let (step, _) = e.affine_in(&Atom::Loop(level.var))?;
+            if self.levels.iter().any(|l| step.any_leaf(|a| *a == Atom::Loop(l.var))) {
+                return None;
+            }
+        }
+        Some(())
+    }
+
     /// Makes the number in a slot, `e` times `unit` at the loops' first turns, follow the loops that are open.
     pub(super) fn follow(&mut self, slot: u32, e: &SymExpr, unit: i64) -> Option<()> {
         for n in 0..self.levels.len() {
@@ -279,12 +290,14 @@ impl Lower<'_> {
 
 /// Writes results straight to the values that they are assigned to.
 pub(super) fn coalesce(insts: &mut Vec<Inst>, values: u32) {
-    let mut uses = vec![0u32; values as usize];
+    let (mut uses, mut defs) = (vec![0u32; values as usize], vec![0u32; values as usize]);
     insts.iter().flat_map(Inst::uses).for_each(|v| uses[v.id as usize] += 1);
+    insts.iter().filter_map(Inst::def).for_each(|v| defs[v.id as usize] += 1);
+    let once = |v: V| uses[v.id as usize] == 1 && defs[v.id as usize] == 1;
     let mut kept: Vec<Inst> = Vec::with_capacity(insts.len());
     for inst in insts.iter().copied() {
         match inst {
-            Inst::Assign { d, a } if uses[a.id as usize] == 1 && retarget(&mut kept, d, a) => {}
+            Inst::Assign { d, a } if once(a) && retarget(&mut kept, d, a) => {}
             _ => kept.push(inst),
         }
     }

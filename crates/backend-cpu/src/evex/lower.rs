@@ -15,7 +15,7 @@ use super::encode::Constant;
 use super::ir::{Inst, Invariant, Place, V};
 use super::loops::{Carried, Level, coalesce};
 use crate::math::{Halves, Lanes};
-use crate::vir::{Access, Along, Class, VInst, VKernel, VKind, VStage, round_16};
+use crate::vir::{Access, Along, Class, VInst, VKernel, VKind, VStage, far_apart, round_16};
 
 /// Bodies with more instructions are not lowered: their registers would be in memory most of the time.
 const MOST: usize = 1000;
@@ -51,6 +51,10 @@ pub(crate) enum Input {
     Number { stage: usize, expr: SymExpr },
     /// Nothing: the leaf keeps a number there.
     Room,
+    /// The host function that computes single lanes.
+    Host,
+    /// The function of a lane of an operator on `f32`.
+    Function(ScalarOp),
 }
 
 impl Input {
@@ -61,7 +65,7 @@ impl Input {
                 Some(*turn)
             }
             Input::Number { stage, .. } => Some(Turn { stage: *stage, number: 0 }),
-            Input::Template | Input::Room => None,
+            Input::Template | Input::Room | Input::Host | Input::Function(_) => None,
         }
     }
 }
@@ -112,6 +116,7 @@ fn attempt(kernel: &VKernel, stages: &[usize], axis: u32, loops: bool) -> Option
         levels: Vec::new(),
         carried: FxHashMap::default(),
         in_loops: FxHashMap::default(),
+        indices: FxHashMap::default(),
     };
     let whole = kernel.outer_axis.is_some();
     for &stage in stages {
@@ -225,6 +230,8 @@ pub(super) struct Lower<'k> {
     pub(super) carried: FxHashMap<AccId, Carried>,
     /// For each stage whose loops are loops of the leaf, which values are made in them.
     in_loops: FxHashMap<usize, Vec<bool>>,
+    /// The lanes of index expressions of the present turn.
+    pub(super) indices: FxHashMap<SymExpr, Regs>,
 }
 
 impl<'k> Lower<'k> {
@@ -238,6 +245,7 @@ impl<'k> Lower<'k> {
         self.moving = moving(all);
         for number in 0..turns {
             self.turn = Turn { stage, number };
+            self.indices.clear();
             self.variables =
                 if self.kernel.outer_axis.is_some() { variables(all, number) } else { Vec::new() };
             for (n, inst) in all.insts.iter().enumerate() {
@@ -257,6 +265,7 @@ impl<'k> Lower<'k> {
     pub(super) fn enter(&mut self, stage: usize, moving: Vec<bool>) {
         self.turn = Turn { stage, number: 0 };
         self.variables.clear();
+        self.indices.clear();
         self.moving.clone_from(&moving);
         self.in_loops.insert(stage, moving);
     }
@@ -276,7 +285,7 @@ impl<'k> Lower<'k> {
     }
 
     /// An expression at the present turn.
-    fn here(&self, e: &SymExpr) -> SymExpr {
+    pub(super) fn here(&self, e: &SymExpr) -> SymExpr {
         if self.variables.is_empty() {
             return e.clone();
         }
@@ -428,24 +437,8 @@ impl<'k> Lower<'k> {
         args.iter().position(number)
     }
 
-    /// An index expression that is evenly spaced along the axis.
-    fn index(&mut self, e: &SymExpr) -> Option<Regs> {
-        let e = self.here(e);
-        let (step, rest) = e.affine_in(&Atom::Loop(self.axis))?;
-        let step = i32::try_from(step.as_const()?).ok()?;
-        self.fixed(&rest)?;
-        let slot = self.slot(Input::Index { turn: self.turn, expr: e.clone() });
-        self.follow(slot, &e, 1)?;
-        let mut lanes = |part| {
-            let d = self.b.value(Class::I64);
-            self.b.push(Inst::Index { d, slot, step, part });
-            d
-        };
-        Some(Regs::from_slice(&[lanes(0), lanes(1)]))
-    }
-
     /// Whether an expression has one value for all points.
-    fn fixed(&self, e: &SymExpr) -> Option<()> {
+    pub(super) fn fixed(&self, e: &SymExpr) -> Option<()> {
         let body = self.body();
         let moves = e.any_leaf(|a| match a {
             Atom::Loop(v) => *v == self.axis,
@@ -457,16 +450,24 @@ impl<'k> Lower<'k> {
 
     // Memory.
 
-    /// The first place and, if there is one, the mask of an access to neighbouring elements. Accesses that are constant
+    /// Tiles of sixteen points are too short for a call, and reading their cache lines takes most of the time.
+    fn far(&self) -> bool {
+        far_apart(self.kernel.tile)
+    }
+
+    fn mask(&mut self, mask: Option<Val>) -> Option<Option<V>> {
+        match mask {
+            Some(m) => Some(Some(self.get(m)?[0])),
+            None => Some(None),
+        }
+    }
+
+    /// The first place of an access to neighbouring elements, or to one. Accesses that are constant
     /// distances apart share an address.
-    fn access(&mut self, at: &Access, mask: Option<Val>) -> Option<(Place, Option<V>)> {
-        if at.along == Along::Lanes || self.on_moving_value(&at.address) {
+    fn access(&mut self, at: &Access) -> Option<Place> {
+        if self.on_moving_value(&at.address) {
             return None;
         }
-        let mask = match mask {
-            Some(m) => Some(self.get(m)?[0]),
-            None => None,
-        };
         let address = self.here(&at.address);
         let apart = address.terms().1;
         let bytes = apart.checked_mul(at.dtype.size() as i64).and_then(|b| i32::try_from(b).ok());
@@ -477,11 +478,15 @@ impl<'k> Lower<'k> {
         let (address, size) = (at.address.clone(), at.dtype.size());
         let slot = self.slot(Input::Address { turn: self.turn, at });
         self.follow(slot, &address, size as i64)?;
-        Some((Place { slot, scale: size.trailing_zeros() as u8, part: 0, offset, uniform: false }, mask))
+        Some(Place { slot, scale: size.trailing_zeros() as u8, part: 0, offset, uniform: false })
     }
 
     fn load(&mut self, at: &Access, mask: Option<Val>) -> Option<Regs> {
-        let (place, mask) = self.access(at, mask)?;
+        let mask = self.mask(mask)?;
+        if at.along == Along::Lanes {
+            return if self.far() { None } else { self.gather(at, mask) };
+        }
+        let place = self.access(at)?;
         match at.along {
             Along::Uniform => Some(self.load_uniform(at, place, mask)),
             _ => Some(self.load_plain(at.dtype, place, mask)),
@@ -530,10 +535,14 @@ impl<'k> Lower<'k> {
     fn store(&mut self, at: &Access, value: Val, mask: Option<Val>) -> Option<()> {
         let regs = self.get(value)?;
         let class = Class::of(at.dtype);
-        if Class::of(self.dtype(value)) != class || at.along != Along::Unit {
+        if Class::of(self.dtype(value)) != class || at.along == Along::Uniform {
             return None;
         }
-        let (first, mask) = self.access(at, mask)?;
+        let mask = self.mask(mask)?;
+        if at.along == Along::Lanes {
+            return if self.far() { None } else { self.scatter(at, &regs, mask) };
+        }
+        let first = self.access(at)?;
         let place = |part| Place { part, ..first };
         if class == Class::Mask {
             self.b.push(Inst::StoreMask { value: regs[0], at: place(0), mask });

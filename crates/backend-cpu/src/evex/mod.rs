@@ -2,17 +2,19 @@
 //! time, installed in the same module as the function around it, which Cranelift compiles (`clif::leaf` writes the call).
 //!
 //! `lower` turns the bodies of vector IR into instructions over registers (`ir`, built by `build`; `loops` those of stages with
-//! loops of their own, `reduce` reductions), `copies` widens a step, `regalloc` assigns registers by linear scan, `emit` and `turns`
-//! write the loops, and `encode` and `codes` know the bytes. A loop with anything that has no
-//! lowering here stays with Cranelift: [`leaf`] then returns `None`. Knows no Cranelift value and no executor.
+//! loops of their own, `reduce` reductions, `indirect` accesses with an address for each lane), `copies` widens a step, `regalloc`
+//! assigns registers by linear scan, `emit`, `turns` and `calls` write the code, and `encode` and `codes` know the bytes. A loop with
+//! anything that has no lowering here stays with Cranelift: [`leaf`] then returns `None`. Knows no Cranelift value and no executor.
 
 mod accumulators;
 mod build;
+mod calls;
 mod codes;
 mod convert;
 mod copies;
 mod emit;
 mod encode;
+mod indirect;
 mod ir;
 mod loops;
 mod lower;
@@ -23,6 +25,7 @@ mod regalloc;
 mod tests;
 mod turns;
 
+pub(crate) use calls::Each;
 pub(crate) use emit::{STEP, accumulators_at};
 pub(crate) use lower::{Input, Leaf, Turn, leaf, variables};
 

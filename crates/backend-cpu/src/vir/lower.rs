@@ -5,6 +5,7 @@ use ir_core::{Atom, DType, Shape, SymExpr};
 use kernel_ir::collapse::{collapse, drop_units};
 use kernel_ir::{BufId, Epilogue, Inst, InstKind, LoopBounds, LoopKernel, Program, ReduceOp, ScalarOp, Val};
 
+use super::tile::tile;
 use super::{Access, Along, Dim, VInst, VKernel, VKind, VStage, axis};
 
 /// Why a kernel is not compiled.
@@ -244,11 +245,7 @@ fn finish(
             loops: body.loops,
         });
     }
-    let apart = |i: &VInst| match &i.kind {
-        VKind::Load { at, .. } | VKind::Store { at, .. } => at.along == Along::Lanes,
-        _ => false,
-    };
-    let tiled = outer_axis.is_some() && stages.iter().flat_map(|s: &VStage| &s.insts).any(apart);
+    let tile = outer_axis.as_ref().and_then(|d| tile(d.var, &stages));
     let unroll = if weight < 1.6 { 4 } else { 2 };
     VKernel {
         name: kernel.name.clone(),
@@ -256,7 +253,7 @@ fn finish(
         outer_axis,
         accs: kernel.accs.clone(),
         stages,
-        tiled,
+        tile,
         serial,
         costs,
         unroll,

@@ -69,9 +69,10 @@ fn grow(b: &mut BodyBuilder, rng: &mut Rng, vals: &[Val]) -> Val {
     let same: Vec<Val> = vals.iter().copied().filter(|v| b.dtype(*v) == dtype).collect();
     let y = rng.pick(&same);
     let unary: &[ScalarOp] = match dtype {
-        DType::F32 => {
-            &[Neg, Abs, Floor, Ceil, Trunc, Round, Sqrt, Rsqrt, Exp, Exp2, Expm1, Log, Log2, Log1p, Tanh, Erf]
-        }
+        DType::F32 => &[
+            Neg, Abs, Floor, Ceil, Trunc, Round, Sqrt, Rsqrt, Exp, Exp2, Expm1, Log, Log2, Log1p, Tanh, Erf,
+            Sin, Cos,
+        ],
         DType::F64 => &[Neg, Abs, Floor, Ceil, Trunc, Round, Sqrt, Rsqrt],
         DType::Bool => &[Not],
         d if d.is_int() => &[Not, Neg, Abs],
@@ -155,8 +156,17 @@ fn case(rng: &mut Rng, n: SymExpr) -> Case {
     } else {
         for _ in 0..1 + rng.below(2) {
             let v = vals[vals.len() - 1 - rng.below(vals.len().min(3))];
-            let out = buffer(&mut p, b.dtype(v), full.clone());
-            b.store(out, point.clone(), v, StoreMode::Write);
+            let (mut to, mut sizes) = (point.clone(), full.clone());
+            if rng.below(4) == 0 {
+                sizes[1] = &sizes[1] * 3;
+                let two = SymExpr::from_i64(2);
+                to[1] = match rng.below(2) {
+                    0 => &to[1] * 3 + 1,
+                    _ => to[1].floor_div(&two) * 5 + to[1].modulo(&two),
+                };
+            }
+            let out = buffer(&mut p, b.dtype(v), sizes);
+            b.store(out, to, v, StoreMode::Write);
         }
         case.kernel.stages.push(Stage { inner: Shape::new(), insts: b.finish() });
     }
@@ -299,6 +309,9 @@ fn values(
         };
         vals.push(loaded);
     }
+    if rng.below(4) == 0 {
+        vals.push(spread(b, rng, inputs, at.0));
+    }
     if rng.below(3) == 0 {
         let i = SymExpr::loop_var(1) * 3 + SymExpr::loop_var(0);
         vals.push(b.index(i));
@@ -311,6 +324,34 @@ fn values(
         vals.push(v);
     }
     vals
+}
+
+/// A load with an address for each lane: with a step, of neighbours in groups, or by an index from data.
+fn spread(b: &mut BodyBuilder, rng: &mut Rng, inputs: &[(BufId, DType, bool)], at: &Shape) -> Val {
+    let (buf, dtype, _) = inputs[rng.below(inputs.len())];
+    let mut index = at.clone();
+    // The last is the column, the axis if there is one outside.
+    let j = index[1].clone();
+    let by = SymExpr::from_i64(rng.pick(&[2, 7, 8, 11]));
+    index[1] = match rng.below(5) {
+        0 => j * 2 + 1,
+        1 => j.floor_div(&by) * 3 + j.modulo(&by),
+        2 => SymExpr::from_i64(LONGEST) - j,
+        3 => (&j * 5 + &index[0]).modulo(&by) * 2 + j,
+        _ => {
+            let whole =
+                inputs.iter().find(|(_, dtype, whole)| *whole && matches!(dtype, DType::I32 | DType::I64));
+            let v = match whole {
+                Some((from, dtype, _)) => b.load(*from, *dtype, at.clone()),
+                None => b.index(j * 3),
+            };
+            let dtype = b.dtype(v);
+            let low = b.constant(Scalar::Int(63), dtype);
+            let v = b.op(ScalarOp::And, &[v, low]);
+            b.as_index(v)
+        }
+    };
+    b.load(buf, dtype, index)
 }
 
 fn reductions(b: &mut BodyBuilder, rng: &mut Rng, vals: &[Val]) -> (Vec<AccDecl>, bool) {
