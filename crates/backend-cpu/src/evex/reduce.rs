@@ -5,6 +5,7 @@ use kernel_ir::{AccId, ReduceOp, ScalarOp, Val};
 
 use super::build::by_width;
 use super::codes as c;
+use super::encode::Constant;
 use super::ir::{Accumulator, How, Inst};
 use super::loops::Carried;
 use super::lower::{Lower, Regs, bits};
@@ -73,30 +74,37 @@ impl Lower<'_> {
         Some(())
     }
 
+    /// A reduction over the points of the axis. Integers below 32 bits are wrapped when the lanes are combined, which is as good as
+    /// at each step; truth values are lanes of ones or zeros, as in 128-bit code.
     pub(super) fn reduce(&mut self, acc: AccId, value: Val) -> Option<()> {
         let decl = &self.kernel.accs[acc.0 as usize];
         let class = Class::of(decl.dtype);
-        // Narrower integers would have to wrap at each step.
-        let whole = decl.dtype.is_float() || matches!(decl.dtype, DType::I32 | DType::I64);
-        if !whole || Class::of(self.dtype(value)) != class {
+        if Class::of(self.dtype(value)) != class || self.accumulators.iter().any(|(a, _)| *a == acc) {
             return None;
         }
+        let (held, identity) = match class {
+            Class::Mask => (Class::I32, truth(decl.op.identity(decl.dtype).as_bool())),
+            _ => (class, bits(decl.dtype, decl.op.identity(decl.dtype))),
+        };
         let merge = how(decl.op, class)?;
         let first = self.b.body.accumulators.len() as u32;
-        if self.accumulators.iter().any(|(a, _)| *a == acc) {
-            return None;
-        }
-        self.accumulators.push((acc, class));
-        let identity = bits(decl.dtype, decl.op.identity(decl.dtype));
+        self.accumulators.push((acc, held));
         let factors = self.factors(decl.op, decl.dtype, value);
         let (how, operands) = match factors {
             Some((x, y)) => (How::Fused, (self.get(x)?, Some(self.get(y)?))),
             None => (merge, (self.get(value)?, None)),
         };
-        for part in 0..if class.wide() { 2u8 } else { 1 } {
-            self.b.body.accumulators.push(Accumulator { class, identity, merge, part });
+        let operands = match class {
+            Class::Mask => {
+                let (yes, no) = (self.b.i32(-1), self.b.i32(0));
+                (Regs::from_elem(self.b.select(operands.0[0], yes, no), 1), None)
+            }
+            _ => operands,
+        };
+        for part in 0..if held.wide() { 2u8 } else { 1 } {
+            self.b.body.accumulators.push(Accumulator { class: held, identity, merge, part });
             let n = usize::from(part);
-            let (a, b) = (operands.0[n], operands.1.as_ref().map(|b| b[n]));
+            let (a, b) = (operands.0[n], operands.1.as_ref().map(|b: &Regs| b[n]));
             self.b.push(Inst::Accumulate { accumulator: first + u32::from(part), how, a, b });
         }
         Some(())
@@ -113,6 +121,11 @@ impl Lower<'_> {
     }
 }
 
+/// A truth value in a lane.
+fn truth(x: bool) -> Constant {
+    Constant::Narrow(if x { u32::MAX } else { 0 })
+}
+
 /// The instructions of a reduction that keeps no position.
 fn how(op: ReduceOp, class: Class) -> Option<How> {
     let float = matches!(class, Class::F32 | Class::F64);
@@ -121,7 +134,9 @@ fn how(op: ReduceOp, class: Class) -> Option<How> {
         ReduceOp::Max | ReduceOp::Min if float => Some(How::Extremum { larger: op == ReduceOp::Max }),
         ReduceOp::Sum if float => two(c::VADDPS, c::VADDPD),
         ReduceOp::Prod if float => two(c::VMULPS, c::VMULPD),
-        _ if float || class == Class::Mask => None,
+        _ if float => None,
+        ReduceOp::Any | ReduceOp::Max | ReduceOp::Sum if class == Class::Mask => Some(How::Two(c::VPORD)),
+        ReduceOp::All | ReduceOp::Min | ReduceOp::Prod if class == Class::Mask => Some(How::Two(c::VPANDD)),
         ReduceOp::Sum => two(c::VPADDD, c::VPADDQ),
         ReduceOp::Prod => two(c::VPMULLD, c::VPMULLQ),
         ReduceOp::Max => two(c::VPMAXSD, c::VPMAXSQ),

@@ -355,18 +355,25 @@ fn spread(b: &mut BodyBuilder, rng: &mut Rng, inputs: &[(BufId, DType, bool)], a
 }
 
 fn reductions(b: &mut BodyBuilder, rng: &mut Rng, vals: &[Val]) -> (Vec<AccDecl>, bool) {
-    let wanted = [DType::F32, DType::F64, DType::I32, DType::I64];
+    let wanted = [DType::F32, DType::F64, DType::I32, DType::I64, DType::Bool, DType::U8, DType::I16];
     let mut accs = Vec::new();
     let mut sums = false;
     for _ in 0..1 + rng.below(2) {
         let v = vals[rng.below(vals.len())];
         let dtype = rng.pick(&wanted);
         let v = b.cast(v, dtype);
-        let ops: &[ReduceOp] = match dtype.is_float() {
-            true => &[ReduceOp::Max, ReduceOp::Min, ReduceOp::Sum],
-            false => {
-                &[ReduceOp::Max, ReduceOp::Min, ReduceOp::Sum, ReduceOp::Xor, ReduceOp::Any, ReduceOp::All]
-            }
+        let ops: &[ReduceOp] = match dtype {
+            DType::Bool => &[ReduceOp::Any, ReduceOp::All],
+            d if d.is_float() => &[ReduceOp::Max, ReduceOp::Min, ReduceOp::Sum],
+            _ => &[
+                ReduceOp::Max,
+                ReduceOp::Min,
+                ReduceOp::Sum,
+                ReduceOp::Prod,
+                ReduceOp::Xor,
+                ReduceOp::Any,
+                ReduceOp::All,
+            ],
         };
         let op = rng.pick(ops);
         let sum = op == ReduceOp::Sum && dtype.is_float();
