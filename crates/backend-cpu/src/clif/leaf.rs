@@ -11,6 +11,7 @@ use cranelift_codegen::ir::{
 };
 
 use super::calls;
+use super::check::MASKED;
 use super::emit::Emit;
 use super::host;
 use super::values::{Class, Vals};
@@ -123,13 +124,34 @@ impl<'k> Emit<'_, 'k> {
         let count = self.b.ins().isub(hi, lo);
         let mut sig = Signature::new(self.cx.conv);
         sig.params = vec![AbiParam::new(I64); 2];
+        let lists = placed.leaf.machine.lists;
+        sig.returns.extend(lists.map(|_| AbiParam::new(I64)));
         let signature = self.b.import_signature(sig);
         let name = UserExternalName::new(host::LEAVES, placed.number);
         let name = ExternalName::user(self.b.func.declare_imported_user_function(name));
         let data = ExtFuncData { name, signature, colocated: true, patchable: false };
         let function = self.b.func.import_function(data);
-        self.b.ins().call(function, &[block, count]);
+        let call = self.b.ins().call(function, &[block, count]);
+        if let Some(lists) = lists {
+            let outcome = self.b.inst_results(call)[0];
+            self.end_where_failed(outcome, block, lists);
+        }
         self.take_accumulators(placed, block);
+    }
+
+    /// Reports a failed check of a leaf, and ends the function.
+    fn end_where_failed(&mut self, outcome: Value, block: Value, lists: u32) {
+        let (cold, fine) = (self.b.create_block(), self.b.create_block());
+        self.b.set_cold_block(cold);
+        self.b.ins().brif(outcome, cold, &[], fine, &[]);
+        self.b.seal_block(cold);
+        self.b.seal_block(fine);
+        self.b.switch_to_block(cold);
+        let lanes = self.b.ins().iadd_imm_s(block, i64::from(lists));
+        let site = self.b.ins().iadd_imm_s(outcome, -1);
+        self.report(lanes, site, u64::from(STEP) | MASKED);
+        self.b.ins().return_(&[]);
+        self.b.switch_to_block(fine);
     }
 
     /// Computes the values of a stage that do not vary and fills the slots that are of this stage, for each turn that has some.

@@ -69,6 +69,7 @@ codes! {
     VCMPPD code(1, 1, 0xc2, 1);
     VPCMPD code(1, 3, 0x1f, 0);
     VPCMPQ code(1, 3, 0x1f, 1);
+    VPCMPUQ code(1, 3, 0x1e, 1);
     VBLENDMPS code(1, 2, 0x65, 0);
     VBLENDMPD code(1, 2, 0x65, 1);
     VPADDD commuting(1, 1, 0xfe, 0);
@@ -125,6 +126,7 @@ codes! {
     VMOVDQU8_STORE short(3, 1, 0x7f, 0);
     VPTESTMB short(1, 2, 0x26, 0);
     VPMOVM2B short(2, 2, 0x28, 0);
+    VPMOVM2Q code(2, 2, 0x38, 1);
     VPABSB short(1, 2, 0x1c, 0);
     VBROADCASTSS narrow(1, 2, 0x18, 0, 4);
     VBROADCASTSD narrow(1, 2, 0x19, 1, 8);

@@ -4,7 +4,6 @@
 //!
 //! The loop runs several steps a turn, then single steps, then once more for the points that are left, with a mask.
 
-use super::calls;
 use super::codes as c;
 use super::copies::copied;
 use super::encode::{
@@ -13,6 +12,7 @@ use super::encode::{
 use super::ir::{Body, Inst, Invariant, Place, V};
 use super::regalloc::{Location, Places, Supply, allocate};
 use super::turns::Open;
+use super::{calls, checks};
 use crate::vir::Class;
 
 /// Points of one step.
@@ -42,6 +42,8 @@ pub(crate) struct Machine {
     pub(crate) bytes: u32,
     /// Steps of a turn of the loop, each with an accumulator of its own.
     pub(crate) unroll: u32,
+    /// Where in the block the lists of a failed check are, if it checks indices: it then returns 0, or one more than the site.
+    pub(crate) lists: Option<u32>,
 }
 
 /// Offset of the first accumulator.
@@ -69,8 +71,11 @@ pub(super) struct Emit<'a> {
     pub(super) open: Vec<Open>,
     /// Calls of the code behind the function.
     pub(super) calls: Vec<usize>,
-    /// Where the block has room for them.
+    /// Where the block has room for them, and for the lists of a failed check.
     calls_at: u32,
+    lists_at: u32,
+    /// The jumps of failed checks.
+    pub(super) failures: Vec<usize>,
 }
 
 /// The machine code of a loop over a body. A step with loops in it takes at most `most` times sixteen points.
@@ -104,6 +109,7 @@ pub(super) fn emit(body: &Body, most: u32) -> Machine {
     }
     e.turns(1, 1);
     e.rest();
+    e.outcome();
     SAVED.into_iter().rev().for_each(|r| e.asm.restore(r));
     e.asm.leave();
     e.shared_call();
@@ -118,6 +124,10 @@ fn supply(accumulators: usize) -> Supply {
         return Supply { vectors: 4, masks: &MASKS[..1] };
     }
     Supply { vectors: (SCRATCH[0] as usize - accumulators) as u8, masks: MASKS }
+}
+
+fn has_checks(body: &Body) -> bool {
+    body.insts.iter().any(|i| matches!(i, Inst::Check { .. }))
 }
 
 /// Where the values of a body are, and which of them are invariant; `taken` registers are those of accumulators.
@@ -161,7 +171,8 @@ impl<'a> Emit<'a> {
         let (places, invariant) = placed(body, accumulators * unroll as usize);
         let calls_at = accumulators_at(body.slots) + 64 * accumulators as u32;
         let calls = body.insts.iter().any(|i| matches!(i, Inst::Each { .. }));
-        let room = if calls { calls::ROOM } else { 0 };
+        let lists_at = calls_at + if calls { calls::ROOM } else { 0 };
+        let spills_at = lists_at + if has_checks(body) { checks::LISTS } else { 0 };
         Emit {
             asm: Assembler::default(),
             places,
@@ -170,8 +181,10 @@ impl<'a> Emit<'a> {
             unroll,
             copy: 0,
             tail: false,
-            spills_at: calls_at + room,
+            spills_at,
             calls_at,
+            lists_at,
+            failures: Vec::new(),
             spills: 0,
             addresses: addresses(body),
             open: Vec::new(),
@@ -182,7 +195,8 @@ impl<'a> Emit<'a> {
     /// The code, and the size of its arguments.
     fn finish(self) -> Machine {
         let spills = self.spills.max(self.places.spills);
-        Machine { code: self.asm.finish(), bytes: self.spills_at + 64 * spills, unroll: self.unroll }
+        let lists = has_checks(self.body).then_some(self.lists_at);
+        Machine { code: self.asm.finish(), bytes: self.spills_at + 64 * spills, unroll: self.unroll, lists }
     }
 
     /// Goes on with another form of the body.
@@ -204,6 +218,7 @@ impl<'a> Emit<'a> {
         self.turns(1, 1);
         self.rest();
         self.end_accumulators();
+        self.outcome();
         self.asm.leave();
         self.shared_call();
     }
@@ -285,6 +300,9 @@ impl<'a> Emit<'a> {
         }
     }
 
+    pub(super) fn lists_at(&self) -> u32 {
+        self.lists_at
+    }
     pub(super) fn calls_at(&self) -> u32 {
         self.calls_at
     }
@@ -324,7 +342,7 @@ impl<'a> Emit<'a> {
     }
 
     /// The register that a result is written to.
-    fn target(&self, v: V, scratch: u8) -> u8 {
+    pub(super) fn target(&self, v: V, scratch: u8) -> u8 {
         match self.places.of[v.id as usize] {
             Location::Register(r) => r,
             _ => scratch,
@@ -426,6 +444,7 @@ impl<'a> Emit<'a> {
             }
             Inst::Index { d, slot, step, part } => self.index(d, slot, step, part),
             Inst::Assign { d, a } => self.assign(d, a),
+            Inst::Check { bad, index, size, site } => self.check(bad, index, size, site),
             Inst::Each { d, a, mask, slots } => self.each(d, (a, mask), slots),
             Inst::Begin { number } => self.begin_loop(number),
             Inst::End { number } => self.end_loop(number),
@@ -456,13 +475,7 @@ impl<'a> Emit<'a> {
                 self.settle(d, to);
             }
             Inst::Gather { code, d, at, index, mask } => self.gather(code, d, (at, index), mask),
-            Inst::Scatter { code, value, at, index, mask } => {
-                let value = self.register(value, SCRATCH[0]);
-                let index = self.register(index, SCRATCH[1]);
-                let mask = self.consumed(mask, at.part);
-                let to = self.spread(at, index);
-                self.asm.evex(code, value, 0, to, Lanes { mask, zero: false }, None);
-            }
+            Inst::Scatter { code, value, at, index, mask } => self.scatter(code, value, (at, index), mask),
             Inst::Store { code, value, at, mask, imm } => {
                 let value = self.register(value, SCRATCH[0]);
                 let mask = self.lanes(mask, at.part);
@@ -480,40 +493,6 @@ impl<'a> Emit<'a> {
             }
             _ => {}
         }
-    }
-
-    /// Zero where the mask is false. The result is in another register than the index.
-    fn gather(&mut self, code: Code, d: V, (at, index): (Place, V), mask: Option<V>) {
-        let index = self.register(index, SCRATCH[0]);
-        let to = self.target(d, SCRATCH[1]);
-        let into = if to == index { SCRATCH[1] } else { to };
-        self.asm.evex(c::VPXORD, into, into, Rm::Reg(into), ALL, None);
-        let mask = self.consumed(mask, at.part);
-        let from = self.spread(at, index);
-        self.asm.evex(code, into, 0, from, Lanes { mask, zero: false }, None);
-        if into != to {
-            self.asm.evex(c::VMOVUPS, to, 0, Rm::Reg(into), ALL, None);
-        }
-        self.settle(d, to);
-    }
-
-    /// A mask as [`Emit::lanes`] gives, in a register that an instruction may clear.
-    fn consumed(&mut self, mask: Option<V>, part: u8) -> u8 {
-        let own = MASK_SCRATCH[1];
-        match self.lanes(mask, part) {
-            0 => self.asm.vex(c::KXNORW, own, own, Rm::Reg(own), None),
-            k => self.asm.vex(c::KMOVW, own, 0, Rm::Reg(k), None),
-        }
-        own
-    }
-
-    /// The elements of an access with an address for each lane.
-    fn spread(&mut self, at: Place, index: u8) -> Rm {
-        let base = self.address_register(at.slot).unwrap_or_else(|| {
-            self.asm.load(RDX, RDI, at.slot as i32 * 8);
-            RDX
-        });
-        plain(Base::Lanes { base, index, scale: at.scale, displacement: at.offset })
     }
 
     fn two(&mut self, code: Code, d: V, (a, b): (V, V), imm: Option<u8>) {

@@ -315,6 +315,11 @@ impl Assembler {
         self.bytes.extend_from_slice(&[0x0f, when as u8, 0, 0, 0, 0]);
         self.bytes.len()
     }
+    /// A jump forwards in any case.
+    pub(super) fn jump_always(&mut self) -> usize {
+        self.bytes.extend_from_slice(&[0xe9, 0, 0, 0, 0]);
+        self.bytes.len()
+    }
     /// Makes a jump lead here.
     pub(super) fn land(&mut self, jump: usize) {
         let distance = (self.bytes.len() - jump) as i32;

@@ -6,7 +6,8 @@ use kernel_ir::Val;
 
 use super::build::by_width;
 use super::codes as c;
-use super::encode::Code;
+use super::emit::{ALL, Emit, MASK_SCRATCH, SCRATCH, plain};
+use super::encode::{Base, Code, Lanes as EmitLanes, RDI, RDX, Rm};
 use super::ir::{Inst, Place, V};
 use super::lower::{Input, Lower, Regs};
 use crate::math::Lanes;
@@ -207,5 +208,49 @@ impl Lower<'_> {
             self.b.push(Inst::Scatter { code, value, at, index, mask });
         }
         Some(())
+    }
+}
+
+impl Emit<'_> {
+    pub(super) fn scatter(&mut self, code: Code, value: V, (at, index): (Place, V), mask: Option<V>) {
+        let value = self.register(value, SCRATCH[0]);
+        let index = self.register(index, SCRATCH[1]);
+        let mask = self.consumed(mask, at.part);
+        let to = self.spread(at, index);
+        self.asm.evex(code, value, 0, to, EmitLanes { mask, zero: false }, None);
+    }
+
+    /// Zero where the mask is false. The result is in another register than the index.
+    pub(super) fn gather(&mut self, code: Code, d: V, (at, index): (Place, V), mask: Option<V>) {
+        let index = self.register(index, SCRATCH[0]);
+        let to = self.target(d, SCRATCH[1]);
+        let into = if to == index { SCRATCH[1] } else { to };
+        self.asm.evex(c::VPXORD, into, into, Rm::Reg(into), ALL, None);
+        let mask = self.consumed(mask, at.part);
+        let from = self.spread(at, index);
+        self.asm.evex(code, into, 0, from, EmitLanes { mask, zero: false }, None);
+        if into != to {
+            self.asm.evex(c::VMOVUPS, to, 0, Rm::Reg(into), ALL, None);
+        }
+        self.settle(d, to);
+    }
+
+    /// A mask as [`Emit::lanes`] gives, in a register that an instruction may clear.
+    fn consumed(&mut self, mask: Option<V>, part: u8) -> u8 {
+        let own = MASK_SCRATCH[1];
+        match self.lanes(mask, part) {
+            0 => self.asm.vex(c::KXNORW, own, own, Rm::Reg(own), None),
+            k => self.asm.vex(c::KMOVW, own, 0, Rm::Reg(k), None),
+        }
+        own
+    }
+
+    /// The elements of an access with an address for each lane.
+    fn spread(&mut self, at: Place, index: u8) -> Rm {
+        let base = self.address_register(at.slot).unwrap_or_else(|| {
+            self.asm.load(RDX, RDI, at.slot as i32 * 8);
+            RDX
+        });
+        plain(Base::Lanes { base, index, scale: at.scale, displacement: at.offset })
     }
 }

@@ -176,6 +176,13 @@ pub(super) enum Inst {
         mask: V,
         slots: [u32; 2],
     },
+    /// Ends the leaf where `bad` holds in a lane of the loop: the lanes of an index, and the size that it must be below.
+    Check {
+        bad: V,
+        index: [V; 2],
+        size: V,
+        site: u32,
+    },
     /// The top of the loop of this number.
     Begin {
         number: u32,
@@ -220,6 +227,7 @@ impl Inst {
             | Inst::Index { d, .. } => Some(d),
             Inst::Store { .. }
             | Inst::Scatter { .. }
+            | Inst::Check { .. }
             | Inst::StoreMask { .. }
             | Inst::Accumulate { .. }
             | Inst::Begin { .. }
@@ -243,6 +251,9 @@ impl Inst {
             Inst::Load { d, mask, .. } | Inst::LoadMask { d, mask, .. } => {
                 visit(d);
                 mask.iter_mut().for_each(visit);
+            }
+            Inst::Check { bad, index: [low, high], size, .. } => {
+                [bad, low, high, size].into_iter().for_each(visit);
             }
             Inst::Each { d, a, mask, .. } => [d, a, mask].into_iter().for_each(visit),
             Inst::Gather { d: x, index, mask, .. } | Inst::Scatter { value: x, index, mask, .. } => {
@@ -274,7 +285,7 @@ impl Inst {
     }
 
     /// The values that it reads.
-    pub(super) fn uses(&self) -> SmallVec<[V; 3]> {
+    pub(super) fn uses(&self) -> SmallVec<[V; 4]> {
         let (mut out, mut first) = (SmallVec::new(), self.def().is_some());
         let mut copy = *self;
         // The defined value is visited first.

@@ -6,7 +6,7 @@ use ir_core::{Atom, DType, Scalar, SymExpr};
 use kernel_ir::AccId;
 
 use super::codes as c;
-use super::ir::{Inst, Loop, Move, Number, Place, Turns, V};
+use super::ir::{Inst, Invariant, Loop, Move, Number, Place, Turns, V};
 use super::lower::{Input, Lower, Regs};
 use crate::math::Sums;
 use crate::vir::{Access, Class, VKind, VStage, sum_blocks, wants_blocks};
@@ -202,6 +202,12 @@ impl Lower<'_> {
         });
         (!moves)
             .then(|| Number::Argument(self.slot(Input::Number { stage: self.turn.stage, expr: e.clone() })))
+    }
+
+    /// The lanes of an expression that has one value for the whole call.
+    pub(super) fn argument(&mut self, e: &SymExpr) -> Option<V> {
+        let Number::Argument(slot) = self.number(e)? else { return None };
+        Some(self.b.invariant(Invariant::Argument(slot), Class::I64))
     }
 
     /// Whether an expression is evenly spaced along the loops that are open.

@@ -421,7 +421,8 @@ impl<'k> Lower<'k> {
                 };
             }
             VKind::Acc(acc) => self.results.get(acc)?.clone(),
-            VKind::Const(_) | VKind::Store { .. } | VKind::Check { .. } | VKind::Scan { .. } => return None,
+            VKind::Check { value, size, mask, site } => self.check(*value, size, *mask, *site)?,
+            VKind::Const(_) | VKind::Store { .. } | VKind::Scan { .. } => return None,
         };
         self.made.insert((self.turn, n), regs);
         Some(())

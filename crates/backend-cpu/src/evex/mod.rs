@@ -3,12 +3,13 @@
 //!
 //! `lower` turns the bodies of vector IR into instructions over registers (`ir`, built by `build`; `loops` those of stages with
 //! loops of their own, `reduce` reductions, `indirect` accesses with an address for each lane), `copies` widens a step, `regalloc`
-//! assigns registers by linear scan, `emit`, `turns` and `calls` write the code, and `encode` and `codes` know the bytes. A loop with
+//! assigns registers by linear scan, `emit`, `turns`, `calls` and `checks` write the code, and `encode` and `codes` know the bytes. A loop with
 //! anything that has no lowering here stays with Cranelift: [`leaf`] then returns `None`. Knows no Cranelift value and no executor.
 
 mod accumulators;
 mod build;
 mod calls;
+mod checks;
 mod codes;
 mod convert;
 mod copies;

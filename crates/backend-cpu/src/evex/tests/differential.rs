@@ -347,7 +347,10 @@ fn spread(b: &mut BodyBuilder, rng: &mut Rng, inputs: &[(BufId, DType, bool)], a
             };
             let dtype = b.dtype(v);
             let low = b.constant(Scalar::Int(63), dtype);
-            let v = b.op(ScalarOp::And, &[v, low]);
+            let mut v = b.op(ScalarOp::And, &[v, low]);
+            if dtype == DType::I64 && rng.below(2) == 0 {
+                v = b.check(v, SymExpr::from_i64(64), None, 0);
+            }
             b.as_index(v)
         }
     };
