@@ -143,20 +143,67 @@ fn layer_norm() -> Program {
     rows(b, vec![ReduceOp::Sum, ReduceOp::Sum], vec![sum, var, out])
 }
 
-fn column_sum() -> Program {
+/// Reductions over the rows of a matrix at every column; `stages[i](body, column, row)` may use the results so far.
+fn columns(b: Build, [rows, cols]: [i64; 2], accs: Vec<AccDecl>, stages: Vec<BodyBuilder>) -> Program {
+    let last = stages.len() - 1;
+    let inner = |n: usize| if n == last { Shape::new() } else { shape(&[rows]) };
+    let stages = stages.into_iter().enumerate();
+    let stages = stages.map(|(n, s)| Stage { inner: inner(n), insts: s.finish() }).collect();
+    b.kernel(&[cols], accs, stages)
+}
+
+fn column_sum(sizes: [i64; 2]) -> Program {
     let mut b = Build::default();
-    let (x, y) = (b.input(&[ROWS, COLS]), b.output(&[COLS]));
-    let mut sum = BodyBuilder::new();
+    let (x, y) = (b.input(&sizes), b.output(&sizes[1..]));
+    let (mut sum, mut out) = (BodyBuilder::new(), BodyBuilder::new());
     let v = sum.load(x, DType::F32, at(&[1, 0]));
     sum.reduce(AccId(0), v, None);
-    let mut out = BodyBuilder::new();
     let s = out.acc(AccId(0), DType::F32);
     out.store(y, at(&[0]), s, StoreMode::Write);
-    let stages = vec![
-        Stage { inner: shape(&[ROWS]), insts: sum.finish() },
-        Stage { inner: Shape::new(), insts: out.finish() },
-    ];
-    b.kernel(&[COLS], vec![AccDecl { op: ReduceOp::Sum, dtype: DType::F32 }], stages)
+    columns(b, sizes, vec![AccDecl { op: ReduceOp::Sum, dtype: DType::F32 }], vec![sum, out])
+}
+
+/// Mean and sum of squared differences from it, as in a batch norm of channels-last images.
+fn column_moments(sizes: [i64; 2]) -> Program {
+    let mut b = Build::default();
+    let (x, y) = (b.input(&sizes), b.output(&sizes[1..]));
+    let (mut sum, mut squares, mut out) = (BodyBuilder::new(), BodyBuilder::new(), BodyBuilder::new());
+    let v = sum.load(x, DType::F32, at(&[1, 0]));
+    sum.reduce(AccId(0), v, None);
+    let (v, s) = (squares.load(x, DType::F32, at(&[1, 0])), squares.acc(AccId(0), DType::F32));
+    let n = squares.constant(1.0 / sizes[0] as f64, DType::F32);
+    let mean = squares.op(ScalarOp::Mul, &[s, n]);
+    let d = squares.op(ScalarOp::Sub, &[v, mean]);
+    let d = squares.op(ScalarOp::Mul, &[d, d]);
+    squares.reduce(AccId(1), d, None);
+    let s = out.acc(AccId(1), DType::F32);
+    out.store(y, at(&[0]), s, StoreMode::Write);
+    let acc = AccDecl { op: ReduceOp::Sum, dtype: DType::F32 };
+    columns(b, sizes, vec![acc.clone(), acc], vec![sum, squares, out])
+}
+
+/// The row of the largest element of each column.
+fn column_argmax(sizes: [i64; 2]) -> Program {
+    let mut b = Build::default();
+    let (x, y) = (b.input(&sizes), b.output(&sizes[1..]));
+    let (mut best, mut out) = (BodyBuilder::new(), BodyBuilder::new());
+    let (v, row) = (best.load(x, DType::F32, at(&[1, 0])), best.index(SymExpr::loop_var(1)));
+    best.reduce(AccId(0), v, Some(row));
+    let s = out.acc(AccId(0), DType::I64);
+    let s = out.cast(s, DType::F32);
+    out.store(y, at(&[0]), s, StoreMode::Write);
+    columns(b, sizes, vec![AccDecl { op: ReduceOp::ArgMax, dtype: DType::F32 }], vec![best, out])
+}
+
+/// A copy whose input is read at `from(output's row, output's column)`.
+fn copy(sizes: [i64; 2], to: [i64; 2], from: impl Fn(SymExpr, SymExpr) -> [SymExpr; 2]) -> Program {
+    let mut b = Build::default();
+    let (x, y) = (b.input(&sizes), b.output(&to));
+    let mut body = BodyBuilder::new();
+    let index = from(SymExpr::loop_var(0), SymExpr::loop_var(1)).into_iter().collect();
+    let v = body.load(x, DType::F32, index);
+    body.store(y, at(&[0, 1]), v, StoreMode::Write);
+    b.kernel(&to, vec![], vec![Stage { inner: Shape::new(), insts: body.finish() }])
 }
 
 fn transpose() -> Program {
@@ -198,7 +245,7 @@ fn time(name: &str, program: Program, threads: usize) -> Result<(), Box<dyn std:
     }
     let points = (ROWS * COLS) as f64;
     println!(
-        "{name:12} {:7.3} ns/element {:7.1} GB/s   compiled in {:.2} ms, {} bytes of code",
+        "{name:16} {:7.3} ns/element {:7.1} GB/s   compiled in {:.2} ms, {} bytes of code",
         best * 1e9 / points,
         elements as f64 * 4.0 / best / 1e9,
         compile.as_secs_f64() * 1e3,
@@ -221,6 +268,18 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     time("sin", pointwise(1, |b, v| b.op(ScalarOp::Sin, &[v[0]])), threads)?;
     time("softmax", softmax(), threads)?;
     time("layer norm", layer_norm(), threads)?;
-    time("column sum", column_sum(), threads)?;
-    time("transpose", transpose(), threads)
+    time("column sum", column_sum([ROWS, COLS]), threads)?;
+    time("of 64 columns", column_sum([ROWS * COLS / 64, 64]), threads)?;
+    time("of 1000 columns", column_sum([393, 1000]), threads)?;
+    time("moments", column_moments([ROWS, COLS]), threads)?;
+    time("column argmax", column_argmax([ROWS, COLS]), threads)?;
+    time("transpose", transpose(), threads)?;
+    time("every second", copy([ROWS, 2 * COLS], [ROWS, COLS], |i, j| [i, j * 2]), threads)?;
+    // Patches of 4×4 of an image, one after another.
+    let patches = |i: SymExpr, j: SymExpr| {
+        let (down, across) = (i.floor_div(&SymExpr::from_i64(4)), i.modulo(&SymExpr::from_i64(4)));
+        let (row, col) = (j.floor_div(&SymExpr::from_i64(192)), j.modulo(&SymExpr::from_i64(192)));
+        [row * 128 + down, col * 4 + across]
+    };
+    time("patches", copy([ROWS, COLS], [ROWS, COLS], patches), threads)
 }

@@ -1,20 +1,15 @@
-//! Float sums in two levels: a lane's partial sum takes about [`BLOCK`] terms, and partial sums are added to a total with
-//! compensation (the error of an addition is itself a float and is computed by six operations: Knuth, The Art of Computer
-//! Programming, volume 2, 4.2.2, theorem B). The error of a sum is then that of its blocks, however long it is.
+//! Float sums in two levels: a lane's partial sum takes some tens of terms ([`crate::vir::sum_blocks`]), and partial sums are
+//! added to a total with compensation ([`crate::math::Sums`]). The error of a sum is then that of its blocks, however long it is.
 //!
 //! Here: the loop of a stage that is split into blocks, and the total. Not here: the accumulators (`reduce`) and the loops
 //! (`emit`).
 
-use cranelift_codegen::ir::condcodes::FloatCC;
 use cranelift_codegen::ir::{InstBuilder, Value};
-use kernel_ir::{AccId, ScalarOp};
+use kernel_ir::AccId;
 
 use super::emit::{Emit, reduced};
-use super::values::{Class, Vals};
-
-/// Additions into a partial sum of a lane. Opening and closing a block costs about ten operations for each register, a sixth
-/// of the additions in it; a random walk of 64 roundings of half a unit ends at one or two units of the block's own sum.
-const BLOCK: i64 = 64;
+use super::values::Vals;
+use crate::math::Sums;
 
 /// The blocks of a stage's sums.
 pub(super) struct SumBlocks {
@@ -40,17 +35,8 @@ impl<'f, 'k> Emit<'f, 'k> {
             return None;
         }
         let lanes = if self.axis_is_inner() && stage.vector { self.stage_lanes() } else { 1 };
-        let mut inside = 1i64;
-        for (level, dim) in stage.loops.iter().enumerate().rev() {
-            let lanes = if level + 1 == stage.loops.len() { i64::from(lanes) } else { 1 };
-            let turns = dim.extent.as_const().map(|n| (n.max(1) + lanes - 1) / lanes);
-            let terms = turns.map(|n| inside.saturating_mul(n)).filter(|n| *n <= 2 * BLOCK);
-            let Some(terms) = terms else {
-                return Some(SumBlocks { level, turns: (BLOCK / inside).max(1), accs });
-            };
-            inside = terms;
-        }
-        None
+        let (level, turns) = crate::vir::sum_blocks(&stage.loops, i64::from(lanes))?;
+        Some(SumBlocks { level, turns, accs })
     }
 
     /// `for i in (lo..hi).step_by(step)` as loop `level` of the present stage, in blocks if that is the loop to split.
@@ -87,34 +73,14 @@ impl<'f, 'k> Emit<'f, 'k> {
     }
 
     /// `total + x`, and `lost` with the rounding error.
-    pub(super) fn add_exactly(
-        &mut self,
-        class: Class,
-        (total, lost): (&Vals, &Vals),
-        x: &Vals,
-    ) -> (Vals, Vals) {
-        let dtype = class.float();
-        let mut op = |op, x: &Vals, y: &Vals| self.op(op, dtype, &[x.clone(), y.clone()]);
-        let sum = op(ScalarOp::Add, total, x);
-        let taken = op(ScalarOp::Sub, &sum, total);
-        let kept = op(ScalarOp::Sub, &sum, &taken);
-        let of_total = op(ScalarOp::Sub, total, &kept);
-        let of_x = op(ScalarOp::Sub, x, &taken);
-        let error = op(ScalarOp::Add, &of_total, &of_x);
-        (sum, op(ScalarOp::Add, lost, &error))
+    pub(super) fn add_exactly(&mut self, (total, lost): (&Vals, &Vals), x: &Vals) -> (Vals, Vals) {
+        let mut r = self.regs();
+        (0..x.len()).map(|n| r.add_exactly(total[n], lost[n], x[n])).unzip()
     }
 
-    /// The total with its compensation. Where the sum is infinite, the error is not a number and the sum is used alone.
-    pub(super) fn whole(&mut self, class: Class, total: &Vals, lost: &Vals) -> Vals {
-        let sum = self.op(ScalarOp::Add, class.float(), &[total.clone(), lost.clone()]);
-        let sum: Vec<(Value, Value)> = sum.into_iter().zip(lost.iter().copied()).collect();
-        let pairs = sum.into_iter().zip(total.iter().copied());
+    /// The total with its compensation.
+    pub(super) fn whole(&mut self, total: &Vals, lost: &Vals) -> Vals {
         let mut r = self.regs();
-        pairs
-            .map(|((sum, lost), total)| {
-                let number = r.fcmp(FloatCC::Equal, lost, lost);
-                r.select(number, sum, total)
-            })
-            .collect()
+        total.iter().zip(lost).map(|(total, lost)| r.whole(*total, *lost)).collect()
     }
 }

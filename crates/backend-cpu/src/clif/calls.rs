@@ -7,6 +7,7 @@ use ir_core::{DType, Scalar};
 use kernel_ir::ScalarOp;
 
 use super::values::Class;
+use crate::evex::Each;
 
 /// A host function on values of one type.
 pub(super) struct Call {
@@ -78,6 +79,18 @@ extern "C" fn same_i32(a: i32) -> i32 {
 
 extern "C" fn same_i64(a: i64) -> i64 {
     a
+}
+
+/// Called by leaves for the lanes of a mask.
+///
+/// # Safety
+/// The pointer is to the leaf's block of arguments.
+pub(super) unsafe extern "C" fn each(lanes: *mut Each) {
+    // SAFETY: the leaf has written all of it.
+    let lanes = unsafe { &mut *lanes };
+    for n in (0..lanes.x.len()).filter(|n| lanes.mask >> n & 1 != 0) {
+        lanes.result[n] = (lanes.function)(lanes.x[n]);
+    }
 }
 
 /// Classes, in the order of their numbers.

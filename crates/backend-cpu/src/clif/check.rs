@@ -104,7 +104,7 @@ impl<'f, 'k> Emit<'f, 'k> {
             let slot = self.fault_slot();
             self.lay_out(slot, 0, &[index]);
             self.lay_out(slot, 2, &[size]);
-            self.report(slot, site, 1);
+            self.report_slot(slot, site, 1);
             self.b.ins().return_(&[]);
         }
     }
@@ -216,7 +216,7 @@ impl<'f, 'k> Emit<'f, 'k> {
                 self.lay_out(slot, 2, sizes);
             }
         }
-        self.report(slot, check.site, form);
+        self.report_slot(slot, check.site, form);
         self.b.ins().return_(&[]);
     }
 
@@ -229,14 +229,19 @@ impl<'f, 'k> Emit<'f, 'k> {
         }
     }
 
-    fn report(&mut self, slot: StackSlot, site: u32, form: u64) {
+    fn report_slot(&mut self, slot: StackSlot, site: u32, form: u64) {
+        let lanes = self.b.ins().stack_addr(self.cx.pointer, slot, 0);
+        let site = self.b.ins().iconst(I64, i64::from(site));
+        self.report(lanes, site, form);
+    }
+
+    /// Passes the lists of a failed check to the host.
+    pub(super) fn report(&mut self, lanes: Value, site: Value, form: u64) {
         let pointer = self.cx.pointer;
         let flags = MemFlagsData::trusted().with_readonly();
         let at = self.kernel.bases as i32 * 8;
         let fault = self.b.ins().load(pointer, flags, self.table, at);
         let sites = self.b.ins().load(pointer, flags, self.table, at + 8);
-        let site = self.b.ins().iconst(I64, i64::from(site));
-        let lanes = self.b.ins().stack_addr(pointer, slot, 0);
         let form = self.b.ins().iconst(I64, form as i64);
         let mut sig = Signature::new(self.cx.conv);
         sig.params = vec![AbiParam::new(I64); 5];

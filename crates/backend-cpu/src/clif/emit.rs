@@ -116,20 +116,21 @@ impl<'f, 'k> Emit<'f, 'k> {
             let up = self.b.ins().iadd(n, block);
             let up = self.b.ins().iadd_imm_s(up, -1);
             let blocks = self.b.ins().udiv(up, block);
-            extents.insert(if kernel.tiled { 0 } else { extents.len() }, blocks);
+            extents.insert(if kernel.tile.is_some() { 0 } else { extents.len() }, blocks);
         }
         let digits = self.decompose(begin, &extents);
         self.counted(begin, end, 1, &mut |e, _| {
             let at: Vec<Value> = digits.iter().map(|v| e.b.use_var(*v)).collect();
             // The block digit is the slowest of a tiled kernel, else the fastest.
-            let first = usize::from(kernel.tiled);
+            let first = usize::from(kernel.tile.is_some());
             for (d, x) in kernel.points.iter().zip(&at[first..]) {
                 e.loops[d.var as usize] = *x;
             }
             match (&kernel.outer_axis, axis_extent) {
                 (Some(axis), Some(n)) => {
                     // PROOF: the block digit was pushed above.
-                    let number = *if kernel.tiled { at.first() } else { at.last() }.expect("the block digit");
+                    let number =
+                        *if kernel.tile.is_some() { at.first() } else { at.last() }.expect("the block digit");
                     let lo = e.b.ins().imul(number, block);
                     let hi = e.b.ins().iadd(lo, block);
                     let hi = e.b.ins().smin(hi, n);

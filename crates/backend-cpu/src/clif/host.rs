@@ -15,6 +15,8 @@ pub(super) const LEAVES: u32 = 3;
 pub(super) const ZEROS_NUMBER: u32 = u32::MAX;
 /// Number of the function that failed checks report to.
 pub(super) const REPORT_NUMBER: u32 = u32::MAX - 1;
+/// Number of the function that computes single lanes of a leaf.
+pub(super) const EACH_NUMBER: u32 = u32::MAX - 2;
 /// Prefix of the symbols by which a module finds the addresses.
 const PREFIX: &str = "ffx_host_";
 
@@ -42,6 +44,7 @@ pub(super) fn lookup(symbol: &str) -> Option<*const u8> {
 pub(super) fn address(number: u32) -> Option<usize> {
     match number {
         ZEROS_NUMBER => Some(ZEROS.address()),
+        EACH_NUMBER => Some(calls::each as *const () as usize),
         REPORT_NUMBER => Some(fault::report as *const () as usize),
         _ => calls::address(number),
     }

@@ -10,6 +10,8 @@ use cranelift_codegen::ir::{
     StackSlotKind, UserExternalName, Value,
 };
 
+use super::calls;
+use super::check::MASKED;
 use super::emit::Emit;
 use super::host;
 use super::values::{Class, Vals};
@@ -122,13 +124,34 @@ impl<'k> Emit<'_, 'k> {
         let count = self.b.ins().isub(hi, lo);
         let mut sig = Signature::new(self.cx.conv);
         sig.params = vec![AbiParam::new(I64); 2];
+        let lists = placed.leaf.machine.lists;
+        sig.returns.extend(lists.map(|_| AbiParam::new(I64)));
         let signature = self.b.import_signature(sig);
         let name = UserExternalName::new(host::LEAVES, placed.number);
         let name = ExternalName::user(self.b.func.declare_imported_user_function(name));
         let data = ExtFuncData { name, signature, colocated: true, patchable: false };
         let function = self.b.func.import_function(data);
-        self.b.ins().call(function, &[block, count]);
+        let call = self.b.ins().call(function, &[block, count]);
+        if let Some(lists) = lists {
+            let outcome = self.b.inst_results(call)[0];
+            self.end_where_failed(outcome, block, lists);
+        }
         self.take_accumulators(placed, block);
+    }
+
+    /// Reports a failed check of a leaf, and ends the function.
+    fn end_where_failed(&mut self, outcome: Value, block: Value, lists: u32) {
+        let (cold, fine) = (self.b.create_block(), self.b.create_block());
+        self.b.set_cold_block(cold);
+        self.b.ins().brif(outcome, cold, &[], fine, &[]);
+        self.b.seal_block(cold);
+        self.b.seal_block(fine);
+        self.b.switch_to_block(cold);
+        let lanes = self.b.ins().iadd_imm_s(block, i64::from(lists));
+        let site = self.b.ins().iadd_imm_s(outcome, -1);
+        self.report(lanes, site, u64::from(STEP) | MASKED);
+        self.b.ins().return_(&[]);
+        self.b.switch_to_block(fine);
     }
 
     /// Computes the values of a stage that do not vary and fills the slots that are of this stage, for each turn that has some.
@@ -141,8 +164,17 @@ impl<'k> Emit<'_, 'k> {
         if let (Some(slot), Some(x)) = (template, self.template_address()) {
             self.b.ins().store(MemFlagsData::trusted(), x, block, slot as i32 * 8);
         }
+        for (slot, input) in placed.leaf.inputs.iter().enumerate() {
+            let number = match input {
+                Input::Host => host::EACH_NUMBER,
+                Input::Function(op) => calls::of(*op, Class::F32).number,
+                _ => continue,
+            };
+            let x = host::value(&mut self.b, self.cx.pointer, number);
+            self.b.ins().store(MemFlagsData::trusted(), x, block, slot as i32 * 8);
+        }
         for number in turns {
-            if placed.leaf.unrolled {
+            if placed.leaf.whole {
                 for (var, x) in evex::variables(&self.kernel.stages[stage], number) {
                     self.loops[var as usize] = self.b.ins().iconst(I64, x);
                 }
@@ -154,11 +186,16 @@ impl<'k> Emit<'_, 'k> {
     fn pass_turn(&mut self, placed: &Placed, present: Turn, block: Value) {
         let insts = &self.kernel.stages[present.stage].insts;
         self.lanes.clear();
-        self.values = self.instructions(insts, |n| !insts[n].varies);
+        // Values that are made in loops of the leaf are not there before it.
+        let moving = placed.leaf.moving.get(&present.stage);
+        self.values = self.instructions(insts, |n| !insts[n].varies && !moving.is_some_and(|m| m[n]));
         for (slot, input) in placed.leaf.inputs.iter().enumerate() {
             let x = match input {
                 Input::Address { turn, at } if *turn == present => self.address(at, 0),
                 Input::Index { turn, expr } if *turn == present => self.expr(expr, 0),
+                Input::Number { stage, expr } if present == (Turn { stage: *stage, number: 0 }) => {
+                    self.expr(expr, 0)
+                }
                 Input::Value { turn, value, class } if *turn == present => {
                     let x = self.stored(*value).0[0];
                     match class {

@@ -12,10 +12,7 @@ use super::emit::Emit;
 use super::regs::Regs;
 use super::values::{Class, Vals};
 use super::{calls, host};
-use crate::math::{Elementary, Lanes};
-
-/// Beyond this magnitude `sin` and `cos` are called lane by lane.
-const TRIG_LIMIT: f32 = 268_435_456.0;
+use crate::math::{Elementary, Lanes, TRIG_LIMIT};
 
 impl<'f> Emit<'f, '_> {
     /// Applies an operator; `dtype` is that of the operands (of the branches for `select`).
@@ -300,7 +297,8 @@ impl<'f> Emit<'f, '_> {
         }
     }
 
-    /// Sine or cosine: polynomial code, and a call for each lane where any argument is too large for its reduction.
+    /// Sine or cosine: polynomial code, and where arguments are too large for its reduction a call. Which it is depends on the
+    /// lane's own argument, not on those of its neighbours.
     fn trig(&mut self, op: ScalarOp, quadrant: i32, x: Vals) -> Vals {
         let fast = self.map1(&x, |r, x| r.sin_cos_f32(x, quadrant));
         let limit = self.constant(DType::F32, Scalar::Float(f64::from(TRIG_LIMIT)));
@@ -315,11 +313,12 @@ impl<'f> Emit<'f, '_> {
         for ty in tys {
             self.b.append_block_param(join, ty);
         }
-        let fast: Vec<_> = fast.iter().map(|v| (*v).into()).collect();
-        self.b.ins().brif(any, slow, &[], join, &fast);
+        let args: Vec<_> = fast.iter().map(|v| (*v).into()).collect();
+        self.b.ins().brif(any, slow, &[], join, &args);
         self.b.switch_to_block(slow);
         self.b.seal_block(slow);
         let called = self.call_each(op, DType::F32, &[x]);
+        let called = self.select(Class::F32, &large, &called, &fast);
         let called: Vec<_> = called.iter().map(|v| (*v).into()).collect();
         self.b.ins().jump(join, &called);
         self.b.switch_to_block(join);

@@ -177,11 +177,10 @@ impl<'f> Emit<'f, '_> {
 
     /// Adds a block's partial sum to the total.
     pub(super) fn close_block(&mut self, acc: AccId) {
-        let decl = self.kernel.accs[acc.0 as usize].clone();
         let set = self.set(acc);
         let Some([total, lost]) = &set.total else { return };
         let (old, partial) = ((self.read(total), self.read(lost)), self.read(&set.value));
-        let (sum, left) = self.add_exactly(Class::of(decl.dtype), (&old.0, &old.1), &partial);
+        let (sum, left) = self.add_exactly((&old.0, &old.1), &partial);
         self.write(total, &sum);
         self.write(lost, &left);
     }
@@ -197,7 +196,7 @@ impl<'f> Emit<'f, '_> {
             let mut v = match &set.total {
                 Some([total, lost]) => {
                     let (total, lost) = (self.read(total), self.read(lost));
-                    self.whole(Class::of(decl.dtype), &total, &lost)
+                    self.whole(&total, &lost)
                 }
                 None => self.read(&set.value),
             };

@@ -172,6 +172,9 @@ impl Lanes for Regs<'_, '_> {
     fn f32(&mut self, x: f32) -> Value {
         Regs::f32(self, x)
     }
+    fn f64(&mut self, x: f64) -> Value {
+        Regs::f64(self, x)
+    }
     fn i32(&mut self, x: i32) -> Value {
         Regs::i32(self, x)
     }

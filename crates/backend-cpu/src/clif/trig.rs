@@ -1,27 +1,13 @@
-//! Sine and cosine of `f32`: the reduction of the argument in double precision, and moving between four lanes of `f32` and two
-//! registers of `f64`. The polynomials are in [`crate::math`].
+//! Sine and cosine of `f32`: moving between four lanes of `f32` and two registers of `f64`, in which the argument is reduced. The
+//! formulas are in [`crate::math`].
 
-use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{F32, F64, I32};
 use cranelift_codegen::ir::{InstBuilder, Value};
 
 use super::regs::Regs;
-use crate::math::{COS, Lanes, SIN};
+use crate::math::Trig;
 
 impl Regs<'_, '_> {
-    /// `x - round(x * 2/π) * π/2` by double-precision steps on one half of the lanes, and the quadrant; for |x| < 2^28.
-    fn reduce_f64(&mut self, x: Value) -> (Value, Value) {
-        let (inv, magic) = (self.f64(std::f64::consts::FRAC_2_PI), self.f64(6_755_399_441_055_744.0));
-        let t = self.fmul(x, inv);
-        let shifted = self.fadd(t, magic);
-        let n = self.fsub(shifted, magic);
-        // π/2 in two parts: 33 bits (its product with n < 2^28 needs at most 61, fused), then the rest.
-        let (hi, lo) = (self.f64(-1.570_796_326_734_125_6), self.f64(-6.077_100_506_506_192e-11));
-        let r = self.mul_add(n, hi, x);
-        let r = self.mul_add(n, lo, r);
-        (r, shifted)
-    }
-
     /// Sine (`quadrant_shift` 0) or cosine (1) for |x| < 2^28.
     pub(super) fn sin_cos_f32(&mut self, x: Value, quadrant_shift: i32) -> Value {
         let (r, quadrant) = if self.wide {
@@ -34,26 +20,7 @@ impl Regs<'_, '_> {
             let q = self.bits(cranelift_codegen::ir::types::I64, q);
             (self.b.ins().fdemote(F32, r), self.b.ins().ireduce(I32, q))
         };
-        let shift = self.i32(quadrant_shift);
-        let quadrant = self.iadd(quadrant, shift);
-        let z = self.fmul(r, r);
-        let q = self.poly(z, &SIN);
-        let zr = self.fmul(z, r);
-        let sin = self.mul_add(q, zr, r);
-        let q = self.poly(z, &COS);
-        let zz = self.fmul(z, z);
-        let (half, one) = (self.f32(-0.5), self.f32(1.0));
-        let c = self.mul_add(half, z, one);
-        let cos = self.mul_add(q, zz, c);
-        let odd = self.and_const(quadrant, 1);
-        let zero = self.i32(0);
-        let swap = self.icmp(IntCC::NotEqual, odd, zero);
-        let v = self.select(swap, cos, sin);
-        let second = self.and_const(quadrant, 2);
-        let sign = self.shl(second, 30);
-        let bits = self.as_i32(v);
-        let bits = self.xor(bits, sign);
-        self.as_f32(bits)
+        self.sin_cos(r, quadrant, quadrant_shift)
     }
 
     /// Four `f32` as two registers of `f64`.

@@ -29,10 +29,6 @@ impl Class {
             Class::Mask => I8,
         }
     }
-    /// The float dtype of the class; other sums have no blocks.
-    pub(super) fn float(self) -> DType {
-        if self == Class::F64 { DType::F64 } else { DType::F32 }
-    }
     /// Lanes of a register.
     pub(super) fn per_reg(self) -> u32 {
         if matches!(self, Class::F64 | Class::I64) { 2 } else { 4 }

@@ -117,6 +117,9 @@ impl Lanes for Build {
     fn f32(&mut self, x: f32) -> V {
         self.narrow(x.to_bits(), Class::F32)
     }
+    fn f64(&mut self, x: f64) -> V {
+        self.wide(x.to_bits(), Class::F64)
+    }
     fn i32(&mut self, x: i32) -> V {
         self.narrow(x as u32, Class::I32)
     }

@@ -21,6 +21,14 @@ const fn reversed(prefix: u8, map: u8, op: u8, w: u8, memory: u8) -> Code {
 const fn short(prefix: u8, map: u8, op: u8, w: u8) -> Code {
     Code { length: 0, memory: 16, ..code(prefix, map, op, w) }
 }
+/// Registers of 128 bits, and a shorter operand in memory.
+const fn short_of(prefix: u8, map: u8, op: u8, w: u8, memory: u8) -> Code {
+    Code { length: 0, memory, ..code(prefix, map, op, w) }
+}
+/// Registers of 256 bits.
+const fn half(prefix: u8, map: u8, op: u8, w: u8, memory: u8) -> Code {
+    Code { length: 1, memory, ..code(prefix, map, op, w) }
+}
 /// VEX; `length` 1 is the bit L.
 const fn mask(prefix: u8, map: u8, op: u8, w: u8, length: u8) -> Code {
     Code { length, ..code(prefix, map, op, w) }
@@ -61,6 +69,7 @@ codes! {
     VCMPPD code(1, 1, 0xc2, 1);
     VPCMPD code(1, 3, 0x1f, 0);
     VPCMPQ code(1, 3, 0x1f, 1);
+    VPCMPUQ code(1, 3, 0x1e, 1);
     VBLENDMPS code(1, 2, 0x65, 0);
     VBLENDMPD code(1, 2, 0x65, 1);
     VPADDD commuting(1, 1, 0xfe, 0);
@@ -117,10 +126,17 @@ codes! {
     VMOVDQU8_STORE short(3, 1, 0x7f, 0);
     VPTESTMB short(1, 2, 0x26, 0);
     VPMOVM2B short(2, 2, 0x28, 0);
+    VPMOVM2Q code(2, 2, 0x38, 1);
     VPABSB short(1, 2, 0x1c, 0);
     VBROADCASTSS narrow(1, 2, 0x18, 0, 4);
     VBROADCASTSD narrow(1, 2, 0x19, 1, 8);
     VPBROADCASTQ code(1, 2, 0x7c, 1);
+    VPBROADCASTW half(1, 2, 0x79, 0, 2);
+    VPBROADCASTB short_of(1, 2, 0x78, 0, 1);
+    VGATHERQPS narrow(1, 2, 0x93, 0, 4);
+    VGATHERQPD narrow(1, 2, 0x93, 1, 8);
+    VSCATTERQPS narrow(1, 2, 0xa3, 0, 4);
+    VSCATTERQPD narrow(1, 2, 0xa3, 1, 8);
     KANDW mask(0, 1, 0x41, 0, 1);
     KANDNW mask(0, 1, 0x42, 0, 1);
     KORW mask(0, 1, 0x45, 0, 1);
@@ -128,6 +144,7 @@ codes! {
     KXORW mask(0, 1, 0x47, 0, 1);
     KNOTW mask(0, 1, 0x44, 0, 0);
     KUNPCKBW mask(1, 1, 0x4b, 0, 1);
+    KORTESTW mask(0, 1, 0x98, 0, 0);
     KSHIFTRW mask(1, 3, 0x30, 1, 0);
     KMOVW mask(0, 1, 0x90, 0, 0);
     KMOVW_STORE mask(0, 1, 0x91, 0, 0);

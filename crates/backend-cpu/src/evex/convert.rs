@@ -39,7 +39,7 @@ impl Lower<'_> {
         })
     }
 
-    fn between(&mut self, source: Class, target: Class, x: &Regs) -> Regs {
+    pub(super) fn between(&mut self, source: Class, target: Class, x: &Regs) -> Regs {
         match (source, target) {
             (Class::F32, Class::F64) => self.widened(c::VCVTPS2PD, target, x),
             (Class::I32, Class::F64) => self.widened(c::VCVTDQ2PD, target, x),
@@ -63,7 +63,12 @@ impl Lower<'_> {
     /// Two registers of 64-bit lanes, converted to one of 32-bit lanes.
     fn narrowed(&mut self, code: super::encode::Code, target: Class, x: &Regs) -> Regs {
         let (low, high) = (self.b.one(code, target, x[0]), self.b.one(code, target, x[1]));
-        let d = self.b.value(target);
+        self.halves(target, low, high)
+    }
+
+    /// Two registers of eight lanes of 32 bits as one.
+    pub(super) fn halves(&mut self, class: Class, low: V, high: V) -> Regs {
+        let d = self.b.value(class);
         self.b.push(Inst::Two { code: c::VINSERTF64X4, d, a: low, b: high, imm: Some(1) });
         Regs::from_elem(d, 1)
     }

@@ -5,22 +5,32 @@
 //! The loop runs several steps a turn, then single steps, then once more for the points that are left, with a mask.
 
 use super::codes as c;
-use super::encode::{Assembler, Base, Code, Constant, Gpr, Jump, Lanes, RAX, RCX, RDI, RDX, RSI, Rm};
-use super::ir::{Body, How, Inst, Invariant, Place, V};
+use super::copies::copied;
+use super::encode::{
+    Assembler, Base, Code, Constant, Gpr, Jump, Lanes, RAX, RBP, RBX, RCX, RDI, RDX, RSI, Rm,
+};
+use super::ir::{Body, Inst, Invariant, Place, V};
 use super::regalloc::{Location, Places, Supply, allocate};
+use super::turns::Open;
+use super::{calls, checks};
 use crate::vir::Class;
 
 /// Points of one step.
 pub(crate) const STEP: u32 = 16;
 /// Vector registers for operands that are not in a register.
-const SCRATCH: [u8; 2] = [30, 31];
+pub(super) const SCRATCH: [u8; 2] = [30, 31];
 /// Masks of the points that are left: of all lanes, and of the upper eight of 64 bits.
 const TAIL: [u8; 2] = [1, 2];
-const MASK_SCRATCH: [u8; 2] = [3, 4];
+pub(super) const MASK_SCRATCH: [u8; 2] = [3, 4];
 /// The other masks; 0 cannot mask an instruction.
 const MASKS: &[u8] = &[5, 6, 7];
 /// General registers for addresses; further addresses are loaded where they are used.
-const ADDRESSES: [Gpr; 5] = [8, 9, 10, 11, RCX];
+const ADDRESSES: [Gpr; 9] = [8, 9, 10, 11, RCX, RBP, 13, 14, 15];
+/// How many of these a function may use without saving them.
+const UNSAVED: usize = 5;
+/// What a function with loops within its step saves: the counter, and the other registers for addresses. (As a base register 12
+/// has another encoding.)
+const SAVED: [Gpr; 5] = [RBX, RBP, 13, 14, 15];
 /// Most registers for copies of accumulators.
 const MOST_COPIES: usize = 16;
 
@@ -32,6 +42,8 @@ pub(crate) struct Machine {
     pub(crate) bytes: u32,
     /// Steps of a turn of the loop, each with an accumulator of its own.
     pub(crate) unroll: u32,
+    /// Where in the block the lists of a failed check are, if it checks indices: it then returns 0, or one more than the site.
+    pub(crate) lists: Option<u32>,
 }
 
 /// Offset of the first accumulator.
@@ -39,24 +51,35 @@ pub(crate) fn accumulators_at(slots: u32) -> u32 {
     (slots * 8).next_multiple_of(64)
 }
 
-struct Emit<'a> {
-    asm: Assembler,
-    body: &'a Body,
+pub(super) struct Emit<'a> {
+    pub(super) asm: Assembler,
+    pub(super) body: &'a Body,
     places: Places,
     /// Number of the invariant of each value that is one.
     invariant: Vec<Option<Invariant>>,
-    unroll: u32,
+    pub(super) unroll: u32,
     /// The step of a turn that is being emitted.
-    copy: u32,
+    pub(super) copy: u32,
     /// Whether lanes are masked.
     tail: bool,
     spills_at: u32,
+    /// Most spill slots of the forms of the body before the present one.
+    spills: u32,
     /// Slots whose address is in a general register.
     addresses: Vec<u32>,
+    /// The loops within the step around the present instruction.
+    pub(super) open: Vec<Open>,
+    /// Calls of the code behind the function.
+    pub(super) calls: Vec<usize>,
+    /// Where the block has room for them, and for the lists of a failed check.
+    calls_at: u32,
+    lists_at: u32,
+    /// The jumps of failed checks.
+    pub(super) failures: Vec<usize>,
 }
 
-/// The machine code of a loop over a body.
-pub(super) fn emit(body: &Body) -> Machine {
+/// The machine code of a loop over a body. A step with loops in it takes at most `most` times sixteen points.
+pub(super) fn emit(body: &Body, most: u32) -> Machine {
     let accumulators = body.accumulators.len();
     let mut unroll: u32 = match body.insts.len() {
         0..=14 => 4,
@@ -66,25 +89,32 @@ pub(super) fn emit(body: &Body) -> Machine {
     while unroll > 1 && accumulators * unroll as usize > MOST_COPIES {
         unroll /= 2;
     }
-    let taken = accumulators * unroll as usize;
-    let supply = supply(taken);
-    let mut invariant = vec![None; body.values as usize];
-    body.invariants.iter().for_each(|(v, what)| invariant[v.id as usize] = Some(*what));
-    let spills_at = accumulators_at(body.slots) + 64 * accumulators as u32;
-    let mut e = Emit {
-        asm: Assembler::default(),
-        places: allocate(body, &supply),
-        body,
-        invariant,
-        unroll,
-        copy: 0,
-        tail: false,
-        spills_at,
-        addresses: addresses(body),
-    };
-    e.function();
-    let bytes = spills_at + 64 * e.places.spills;
-    Machine { code: e.asm.finish(), bytes, unroll }
+    if body.loops.is_empty() {
+        let mut e = Emit::new(body, unroll);
+        e.function();
+        return e.finish();
+    }
+    while unroll > most.max(1) {
+        unroll /= 2;
+    }
+    let wide = copied(body, unroll);
+    let mut e = Emit::new(&wide, 1);
+    e.begin();
+    SAVED.into_iter().for_each(|r| e.asm.save(r));
+    e.fetch_addresses();
+    e.fetch_invariants();
+    if unroll > 1 {
+        e.turns(1, unroll);
+        e.turn_to(body);
+    }
+    e.turns(1, 1);
+    e.rest();
+    e.outcome();
+    SAVED.into_iter().rev().for_each(|r| e.asm.restore(r));
+    e.asm.leave();
+    e.shared_call();
+    let machine = e.finish();
+    Machine { unroll, ..machine }
 }
 
 /// The registers that a step may use; tests take most of them away, so that values are spilled.
@@ -96,12 +126,25 @@ fn supply(accumulators: usize) -> Supply {
     Supply { vectors: (SCRATCH[0] as usize - accumulators) as u8, masks: MASKS }
 }
 
+fn has_checks(body: &Body) -> bool {
+    body.insts.iter().any(|i| matches!(i, Inst::Check { .. }))
+}
+
+/// Where the values of a body are, and which of them are invariant; `taken` registers are those of accumulators.
+fn placed(body: &Body, taken: usize) -> (Places, Vec<Option<Invariant>>) {
+    let mut invariant = vec![None; body.values as usize];
+    body.invariants.iter().for_each(|(v, what)| invariant[v.id as usize] = Some(*what));
+    (allocate(body, &supply(taken)), invariant)
+}
+
 /// The slots that are used most as addresses.
 fn addresses(body: &Body) -> Vec<u32> {
     let mut counts = vec![0usize; body.slots as usize];
     for inst in &body.insts {
         if let Inst::Load { at, .. }
         | Inst::LoadMask { at, .. }
+        | Inst::Gather { at, .. }
+        | Inst::Scatter { at, .. }
         | Inst::Store { at, .. }
         | Inst::StoreMask { at, .. } = inst
         {
@@ -110,43 +153,99 @@ fn addresses(body: &Body) -> Vec<u32> {
     }
     let mut slots: Vec<u32> = (0..body.slots).filter(|s| counts[*s as usize] > 0).collect();
     slots.sort_by_key(|s| std::cmp::Reverse(counts[*s as usize]));
-    slots.truncate(ADDRESSES.len());
+    slots.truncate(if body.loops.is_empty() { UNSAVED } else { ADDRESSES.len() });
     slots
 }
 
-fn at(base: Gpr, displacement: u32) -> Base {
+pub(super) fn at(base: Gpr, displacement: u32) -> Base {
     Base::Gpr { base, index: None, displacement: displacement as i32 }
 }
-fn plain(base: Base) -> Rm {
+pub(super) fn plain(base: Base) -> Rm {
     Rm::Mem { base, broadcast: false }
 }
-const ALL: Lanes = Lanes { mask: 0, zero: false };
+pub(super) const ALL: Lanes = Lanes { mask: 0, zero: false };
 
-impl Emit<'_> {
+impl<'a> Emit<'a> {
+    fn new(body: &'a Body, unroll: u32) -> Emit<'a> {
+        let accumulators = body.accumulators.len();
+        let (places, invariant) = placed(body, accumulators * unroll as usize);
+        let calls_at = accumulators_at(body.slots) + 64 * accumulators as u32;
+        let calls = body.insts.iter().any(|i| matches!(i, Inst::Each { .. }));
+        let lists_at = calls_at + if calls { calls::ROOM } else { 0 };
+        let spills_at = lists_at + if has_checks(body) { checks::LISTS } else { 0 };
+        Emit {
+            asm: Assembler::default(),
+            places,
+            body,
+            invariant,
+            unroll,
+            copy: 0,
+            tail: false,
+            spills_at,
+            calls_at,
+            lists_at,
+            failures: Vec::new(),
+            spills: 0,
+            addresses: addresses(body),
+            open: Vec::new(),
+            calls: Vec::new(),
+        }
+    }
+
+    /// The code, and the size of its arguments.
+    fn finish(self) -> Machine {
+        let spills = self.spills.max(self.places.spills);
+        let lists = has_checks(self.body).then_some(self.lists_at);
+        Machine { code: self.asm.finish(), bytes: self.spills_at + 64 * spills, unroll: self.unroll, lists }
+    }
+
+    /// Goes on with another form of the body.
+    fn turn_to(&mut self, body: &'a Body) {
+        self.spills = self.spills.max(self.places.spills);
+        self.body = body;
+        (self.places, self.invariant) = placed(body, 0);
+        self.fetch_invariants();
+    }
+
     fn function(&mut self) {
+        self.begin();
+        self.fetch_addresses();
+        self.fetch_invariants();
+        self.begin_accumulators();
+        if self.unroll > 1 {
+            self.turns(self.unroll, self.unroll);
+        }
+        self.turns(1, 1);
+        self.rest();
+        self.end_accumulators();
+        self.outcome();
+        self.asm.leave();
+        self.shared_call();
+    }
+
+    /// No point is done.
+    fn begin(&mut self) {
+        self.asm.set(RAX, 0);
+    }
+
+    fn fetch_addresses(&mut self) {
         for (n, slot) in self.addresses.clone().into_iter().enumerate() {
             self.asm.load(ADDRESSES[n], RDI, slot as i32 * 8);
         }
-        for n in 0..self.body.invariants.len() {
-            let v = self.body.invariants[n].0;
-            if let Location::Register(r) = self.places.of[v.id as usize] {
-                self.broadcast(v, r);
-            }
-        }
-        self.begin_accumulators();
-        self.asm.set(RAX, 0);
-        if self.unroll > 1 {
-            self.turns(self.unroll);
-        }
-        self.turns(1);
-        self.rest();
-        self.end_accumulators();
-        self.asm.leave();
     }
 
-    /// Turns of `steps` steps while there are that many points.
-    fn turns(&mut self, steps: u32) {
-        let points = (steps * STEP) as i32;
+    fn fetch_invariants(&mut self) {
+        let body = self.body;
+        for (v, _) in &body.invariants {
+            if let Location::Register(r) = self.places.of[v.id as usize] {
+                self.broadcast(*v, r);
+            }
+        }
+    }
+
+    /// Turns of `steps` steps, which are of `width` times sixteen points together, while there are that many points.
+    fn turns(&mut self, steps: u32, width: u32) {
+        let points = (width * STEP) as i32;
         self.asm.lea(RDX, RAX, points);
         self.asm.compare(RDX, RSI);
         let past = self.asm.jump(Jump::Greater);
@@ -201,12 +300,19 @@ impl Emit<'_> {
         }
     }
 
+    pub(super) fn lists_at(&self) -> u32 {
+        self.lists_at
+    }
+    pub(super) fn calls_at(&self) -> u32 {
+        self.calls_at
+    }
+
     fn spill_at(&self, number: u32) -> Base {
         at(RDI, self.spills_at + 64 * number)
     }
 
     /// A value in a register: its own, or the given one if it has none.
-    fn register(&mut self, v: V, scratch: u8) -> u8 {
+    pub(super) fn register(&mut self, v: V, scratch: u8) -> u8 {
         match self.places.of[v.id as usize] {
             Location::Register(r) => return r,
             Location::Spilled(n) => {
@@ -221,12 +327,12 @@ impl Emit<'_> {
         scratch
     }
 
-    fn in_register(&self, v: V) -> bool {
+    pub(super) fn in_register(&self, v: V) -> bool {
         matches!(self.places.of[v.id as usize], Location::Register(_))
     }
 
     /// A value as the last operand of an instruction: in memory, if it has no register and the instruction can read it there.
-    fn operand(&mut self, code: Code, v: V, scratch: u8) -> Rm {
+    pub(super) fn operand(&mut self, code: Code, v: V, scratch: u8) -> Rm {
         let whole = code.memory == 64 && !code.reversed;
         match self.places.of[v.id as usize] {
             Location::Spilled(n) if whole => plain(self.spill_at(n)),
@@ -236,7 +342,7 @@ impl Emit<'_> {
     }
 
     /// The register that a result is written to.
-    fn target(&self, v: V, scratch: u8) -> u8 {
+    pub(super) fn target(&self, v: V, scratch: u8) -> u8 {
         match self.places.of[v.id as usize] {
             Location::Register(r) => r,
             _ => scratch,
@@ -244,7 +350,7 @@ impl Emit<'_> {
     }
 
     /// Writes a spilled result to its slot.
-    fn settle(&mut self, v: V, register: u8) {
+    pub(super) fn settle(&mut self, v: V, register: u8) {
         let Location::Spilled(n) = self.places.of[v.id as usize] else { return };
         let base = plain(self.spill_at(n));
         match v.class {
@@ -254,8 +360,8 @@ impl Emit<'_> {
     }
 
     /// The mask of the lanes that are in the loop and where a mask holds.
-    fn lanes(&mut self, mask: Option<V>, part: u8) -> u8 {
-        let tail = TAIL[usize::from(part)];
+    pub(super) fn lanes(&mut self, mask: Option<V>, part: u8) -> u8 {
+        let tail = TAIL[usize::from(part % 2)];
         match mask {
             None if self.tail => tail,
             None => 0,
@@ -270,15 +376,20 @@ impl Emit<'_> {
         }
     }
 
+    /// The register of the address in a slot.
+    pub(super) fn address_register(&self, slot: u32) -> Option<Gpr> {
+        self.addresses.iter().position(|s| *s == slot).map(|n| ADDRESSES[n])
+    }
+
     /// The elements of the present step.
     fn place(&mut self, place: Place) -> Rm {
-        let base = match self.addresses.iter().position(|s| *s == place.slot) {
-            Some(n) => ADDRESSES[n],
-            None => {
-                self.asm.load(RDX, RDI, place.slot as i32 * 8);
-                RDX
-            }
-        };
+        let base = self.address_register(place.slot).unwrap_or_else(|| {
+            self.asm.load(RDX, RDI, place.slot as i32 * 8);
+            RDX
+        });
+        if place.uniform {
+            return plain(Base::Gpr { base, index: None, displacement: place.offset });
+        }
         let first = self.copy * STEP + u32::from(place.part) * 8;
         let displacement = (first << place.scale) as i32 + place.offset;
         plain(Base::Gpr { base, index: Some((RAX, place.scale)), displacement })
@@ -332,10 +443,18 @@ impl Emit<'_> {
                 self.settle(d, to);
             }
             Inst::Index { d, slot, step, part } => self.index(d, slot, step, part),
+            Inst::Assign { d, a } => self.assign(d, a),
+            Inst::Check { bad, index, size, site } => self.check(bad, index, size, site),
+            Inst::Each { d, a, mask, slots } => self.each(d, (a, mask), slots),
+            Inst::Begin { number } => self.begin_loop(number),
+            Inst::End { number } => self.end_loop(number),
             Inst::Accumulate { accumulator, how, a, b } => self.accumulate(accumulator, how, a, b),
-            Inst::Load { .. } | Inst::LoadMask { .. } | Inst::Store { .. } | Inst::StoreMask { .. } => {
-                self.access(inst);
-            }
+            Inst::Load { .. }
+            | Inst::LoadMask { .. }
+            | Inst::Gather { .. }
+            | Inst::Scatter { .. }
+            | Inst::Store { .. }
+            | Inst::StoreMask { .. } => self.access(inst),
         }
     }
 
@@ -350,10 +469,13 @@ impl Emit<'_> {
             Inst::LoadMask { d, at, mask } => {
                 let mask = self.lanes(mask, 0);
                 let (from, to) = (self.place(at), self.target(d, MASK_SCRATCH[1]));
-                self.asm.evex(c::VMOVDQU8, SCRATCH[0], 0, from, Lanes { mask, zero: mask != 0 }, None);
+                let code = if at.uniform { c::VPBROADCASTB } else { c::VMOVDQU8 };
+                self.asm.evex(code, SCRATCH[0], 0, from, Lanes { mask, zero: mask != 0 }, None);
                 self.asm.evex(c::VPTESTMB, to, SCRATCH[0], Rm::Reg(SCRATCH[0]), ALL, None);
                 self.settle(d, to);
             }
+            Inst::Gather { code, d, at, index, mask } => self.gather(code, d, (at, index), mask),
+            Inst::Scatter { code, value, at, index, mask } => self.scatter(code, value, (at, index), mask),
             Inst::Store { code, value, at, mask, imm } => {
                 let value = self.register(value, SCRATCH[0]);
                 let mask = self.lanes(mask, at.part);
@@ -422,6 +544,17 @@ impl Emit<'_> {
         self.settle(d, to);
     }
 
+    fn assign(&mut self, d: V, a: V) {
+        let mask = d.class == Class::Mask;
+        let to = self.target(d, if mask { MASK_SCRATCH[0] } else { SCRATCH[1] });
+        match (self.register(a, to), mask) {
+            (from, _) if from == to => {}
+            (from, true) => self.asm.vex(c::KMOVW, to, 0, Rm::Reg(from), None),
+            (from, false) => self.asm.evex(c::VMOVUPS, to, 0, Rm::Reg(from), ALL, None),
+        }
+        self.settle(d, to);
+    }
+
     fn index(&mut self, d: V, slot: u32, step: i32, part: u8) {
         let to = self.target(d, SCRATCH[1]);
         let first = self.copy * STEP + u32::from(part) * 8;
@@ -432,85 +565,5 @@ impl Emit<'_> {
         let lanes = plain(Base::Pool(Constant::Multiples(i64::from(step))));
         self.asm.evex(c::VPADDQ, to, to, lanes, ALL, None);
         self.settle(d, to);
-    }
-
-    // Accumulators.
-
-    /// The register of a copy of an accumulator.
-    fn accumulator(&self, number: u32, copy: u32) -> u8 {
-        SCRATCH[0] - 1 - (number * self.unroll + copy) as u8
-    }
-
-    fn accumulate(&mut self, number: u32, how: How, a: V, b: Option<V>) {
-        let acc = self.accumulator(number, self.copy);
-        let class = self.body.accumulators[number as usize].class;
-        let part = self.body.accumulators[number as usize].part;
-        let mask = self.lanes(None, part);
-        match (how, b) {
-            (How::Fused, Some(b)) => {
-                let code = if class.wide() { c::VFMADD231PD } else { c::VFMADD231PS };
-                let (a, b) = if self.in_register(a) { (a, b) } else { (b, a) };
-                let a = self.register(a, SCRATCH[0]);
-                let b = self.operand(code, b, SCRATCH[1]);
-                self.asm.evex(code, acc, a, b, Lanes { mask, zero: false }, None);
-            }
-            _ => {
-                let a = self.register(a, SCRATCH[0]);
-                self.merge(how, class, acc, a, mask);
-            }
-        }
-    }
-
-    /// Combines a register into an accumulator where the mask holds.
-    fn merge(&mut self, how: How, class: Class, acc: u8, x: u8, mask: u8) {
-        let lanes = Lanes { mask, zero: false };
-        match how {
-            How::Two(code) => self.asm.evex(code, acc, acc, Rm::Reg(x), lanes, None),
-            How::Extremum { larger } => {
-                // The second source is the result where either is NaN, so one in the accumulator stays; one in `x` is copied.
-                let [max, min, compare, copy] = match class.wide() {
-                    true => [c::VMAXPD, c::VMINPD, c::VCMPPD, c::VMOVUPD],
-                    false => [c::VMAXPS, c::VMINPS, c::VCMPPS, c::VMOVUPS],
-                };
-                let nan = MASK_SCRATCH[0];
-                self.asm.evex(if larger { max } else { min }, acc, x, Rm::Reg(acc), lanes, None);
-                self.asm.evex(compare, nan, x, Rm::Reg(x), lanes, Some(3));
-                self.asm.evex(copy, acc, 0, Rm::Reg(x), Lanes { mask: nan, zero: false }, None);
-            }
-            // PROOF: only `accumulate` is given a fused one, and it has two operands then.
-            How::Fused => {}
-        }
-    }
-
-    /// All copies begin with the identity. What the caller passed is combined at the end: it was written in parts just before
-    /// the call, and a load of the whole would wait for them.
-    fn begin_accumulators(&mut self) {
-        for (n, acc) in self.body.accumulators.iter().enumerate() {
-            for copy in 0..self.unroll {
-                let code = if acc.class.wide() { c::VBROADCASTSD } else { c::VBROADCASTSS };
-                let register = self.accumulator(n as u32, copy);
-                self.asm.evex(code, register, 0, plain(Base::Pool(acc.identity)), ALL, None);
-            }
-        }
-    }
-
-    fn end_accumulators(&mut self) {
-        let first = accumulators_at(self.body.slots);
-        for (n, acc) in self.body.accumulators.iter().enumerate() {
-            let to = self.accumulator(n as u32, 0);
-            let mut stride = 1;
-            while stride < self.unroll {
-                for copy in (0..self.unroll).step_by(2 * stride as usize) {
-                    let (into, from) = (self.accumulator(n as u32, copy), copy + stride);
-                    let from = self.accumulator(n as u32, from);
-                    self.merge(acc.merge, acc.class, into, from, 0);
-                }
-                stride *= 2;
-            }
-            let memory = plain(at(RDI, first + 64 * n as u32));
-            self.asm.evex(c::VMOVUPS, SCRATCH[1], 0, memory, ALL, None);
-            self.merge(acc.merge, acc.class, to, SCRATCH[1], 0);
-            self.asm.evex(c::VMOVUPS_STORE, to, 0, memory, ALL, None);
-        }
     }
 }

@@ -9,6 +9,9 @@ pub(super) type Gpr = u8;
 pub(super) const RAX: Gpr = 0;
 pub(super) const RCX: Gpr = 1;
 pub(super) const RDX: Gpr = 2;
+pub(super) const RBX: Gpr = 3;
+const RSP: Gpr = 4;
+pub(super) const RBP: Gpr = 5;
 pub(super) const RSI: Gpr = 6;
 pub(super) const RDI: Gpr = 7;
 
@@ -25,7 +28,7 @@ pub(super) struct Code {
     pub(super) w: bool,
     /// Bytes of an operand in memory that is not broadcast; displacements of 8 bits count in these.
     pub(super) memory: u8,
-    /// Length of the registers: 0 is 128 bits, 2 is 512.
+    /// Length of the registers: 0 is 128 bits, 1 is 256, 2 is 512.
     pub(super) length: u8,
     /// The destination is in the place of the last operand (ModRM.rm) instead of the first.
     pub(super) reversed: bool,
@@ -38,6 +41,8 @@ pub(super) struct Code {
 pub(super) enum Base {
     /// At a general register, perhaps plus another one times `1 << scale`.
     Gpr { base: Gpr, index: Option<(Gpr, u8)>, displacement: i32 },
+    /// For each lane at a general register plus the lane of a vector register times `1 << scale`.
+    Lanes { base: Gpr, index: u8, scale: u8, displacement: i32 },
     /// A constant of the pool.
     Pool(Constant),
 }
@@ -75,6 +80,7 @@ pub(super) struct Lanes {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Jump {
     Equal = 0x84,
+    NotEqual = 0x85,
     LessOrEqual = 0x8e,
     Greater = 0x8f,
 }
@@ -95,7 +101,13 @@ impl Assembler {
             Rm::Mem { base: Base::Gpr { base, index, .. }, .. } => {
                 (index.map_or(0, |(i, _)| i >> 3 & 1), base >> 3 & 1)
             }
+            Rm::Mem { base: Base::Lanes { base, index, .. }, .. } => (index >> 3 & 1, base >> 3 & 1),
             Rm::Mem { base: Base::Pool(_), .. } => (0, 0),
+        };
+        // The fifth bit of a vector of indices is where that of a first source is, which such instructions do not have.
+        let vvvv = match rm {
+            Rm::Mem { base: Base::Lanes { index, .. }, .. } => index & 16,
+            _ => vvvv,
         };
         let broadcast = matches!(rm, Rm::Mem { broadcast: true, .. });
         let p0 = (!reg >> 3 & 1) << 7 | (x ^ 1) << 6 | (b ^ 1) << 5 | (!reg >> 4 & 1) << 4 | code.map;
@@ -138,6 +150,15 @@ impl Assembler {
                 self.bytes.push(reg | 5);
                 self.uses.push((self.bytes.len(), 4 + after, constant));
                 self.bytes.extend_from_slice(&[0; 4]);
+            }
+            Rm::Mem { base: Base::Lanes { base, index, scale, displacement }, .. } => {
+                let index = Some((index, scale));
+                self.operand(
+                    reg >> 3,
+                    Rm::Mem { base: Base::Gpr { base, index, displacement }, broadcast: false },
+                    unit,
+                    after,
+                );
             }
             Rm::Mem { base: Base::Gpr { base, index, displacement }, .. } => {
                 let short = (unit > 0 && displacement % unit == 0).then(|| displacement / unit);
@@ -185,6 +206,62 @@ impl Assembler {
         ]);
         self.bytes.extend_from_slice(&displacement.to_le_bytes());
     }
+    /// `[base + displacement] = from`, 64 bits.
+    pub(super) fn store(&mut self, from: Gpr, base: Gpr, displacement: i32) {
+        self.bytes.extend_from_slice(&[
+            0x48 | from >> 3 << 2 | base >> 3,
+            0x89,
+            0x80 | (from & 7) << 3 | base & 7,
+        ]);
+        self.bytes.extend_from_slice(&displacement.to_le_bytes());
+    }
+    /// `[base + displacement] += from`, 64 bits; sets the flags.
+    pub(super) fn add_to(&mut self, from: Gpr, base: Gpr, displacement: i32) {
+        self.bytes.extend_from_slice(&[
+            0x48 | from >> 3 << 2 | base >> 3,
+            0x01,
+            0x80 | (from & 7) << 3 | base & 7,
+        ]);
+        self.bytes.extend_from_slice(&displacement.to_le_bytes());
+    }
+    /// `[base + displacement] += by`, 64 bits; sets the flags.
+    pub(super) fn add_constant_to(&mut self, base: Gpr, displacement: i32, by: i32) {
+        self.bytes.extend_from_slice(&[0x48 | base >> 3, 0x81, 0x80 | base & 7]);
+        self.bytes.extend_from_slice(&displacement.to_le_bytes());
+        self.bytes.extend_from_slice(&by.to_le_bytes());
+    }
+    /// `to += by`, 64 bits; sets the flags.
+    pub(super) fn add(&mut self, to: Gpr, by: i32) {
+        self.bytes.extend_from_slice(&[0x48 | to >> 3, 0x81, 0xc0 | to & 7]);
+        self.bytes.extend_from_slice(&by.to_le_bytes());
+    }
+    /// Compares a register of 64 bits with a number.
+    pub(super) fn compare_with(&mut self, a: Gpr, number: i32) {
+        self.bytes.extend_from_slice(&[0x48 | a >> 3, 0x81, 0xf8 | a & 7]);
+        self.bytes.extend_from_slice(&number.to_le_bytes());
+    }
+    /// `to = value`, 64 bits, with the sign of the 32.
+    pub(super) fn set_signed(&mut self, to: Gpr, value: i32) {
+        self.bytes.extend_from_slice(&[0x48 | to >> 3, 0xc7, 0xc0 | to & 7]);
+        self.bytes.extend_from_slice(&value.to_le_bytes());
+    }
+    /// `to = from` if the first operand of the last comparison was less, 64 bits.
+    pub(super) fn copy_if_less(&mut self, to: Gpr, from: Gpr) {
+        self.bytes.extend_from_slice(&[
+            0x48 | to >> 3 << 2 | from >> 3,
+            0x0f,
+            0x4c,
+            0xc0 | (to & 7) << 3 | from & 7,
+        ]);
+    }
+    /// Saves a register on the stack.
+    pub(super) fn save(&mut self, register: Gpr) {
+        self.bytes.extend_from_slice(&[0x40 | register >> 3, 0x50 | register & 7]);
+    }
+    /// Restores the register that was saved last.
+    pub(super) fn restore(&mut self, register: Gpr) {
+        self.bytes.extend_from_slice(&[0x40 | register >> 3, 0x58 | register & 7]);
+    }
     /// `to *= by`, 64 bits.
     pub(super) fn multiply(&mut self, to: Gpr, by: i32) {
         self.bytes.extend_from_slice(&[0x48 | to >> 3 << 2 | to >> 3, 0x69, 0xc0 | (to & 7) << 3 | to & 7]);
@@ -203,6 +280,31 @@ impl Assembler {
         self.bytes.push(0xb8 | to & 7);
         self.bytes.extend_from_slice(&value.to_le_bytes());
     }
+    /// `to = from`, 64 bits; two of the first eight registers.
+    pub(super) fn copy(&mut self, to: Gpr, from: Gpr) {
+        self.bytes.extend_from_slice(&[0x48, 0x89, 0xc0 | (from & 7) << 3 | to & 7]);
+    }
+    /// Keeps the stack pointer in a register, and moves it to a multiple of 16.
+    pub(super) fn align_stack(&mut self, keep: Gpr) {
+        self.copy(keep, RSP);
+        self.bytes.extend_from_slice(&[0x48, 0x83, 0xe4, 0xf0]);
+    }
+    /// Takes back the stack pointer that [`Assembler::align_stack`] kept.
+    pub(super) fn restore_stack(&mut self, kept: Gpr) {
+        self.copy(RSP, kept);
+    }
+    /// A call of the place that [`Assembler::land`] is called at.
+    pub(super) fn call(&mut self) -> usize {
+        self.bytes.extend_from_slice(&[0xe8, 0, 0, 0, 0]);
+        self.bytes.len()
+    }
+    /// A call of an address, which one of the first eight registers holds, with the upper parts of the vectors cleared.
+    pub(super) fn call_register(&mut self, register: Gpr) {
+        self.bytes.extend_from_slice(&[0xc5, 0xf8, 0x77, 0xff, 0xd0 | register & 7]);
+    }
+    pub(super) fn ret(&mut self) {
+        self.bytes.push(0xc3);
+    }
     /// `vzeroupper` and a return.
     pub(super) fn leave(&mut self) {
         self.bytes.extend_from_slice(&[0xc5, 0xf8, 0x77, 0xc3]);
@@ -211,6 +313,11 @@ impl Assembler {
     /// A jump forwards, to the place that [`Assembler::land`] is called at.
     pub(super) fn jump(&mut self, when: Jump) -> usize {
         self.bytes.extend_from_slice(&[0x0f, when as u8, 0, 0, 0, 0]);
+        self.bytes.len()
+    }
+    /// A jump forwards in any case.
+    pub(super) fn jump_always(&mut self) -> usize {
+        self.bytes.extend_from_slice(&[0xe9, 0, 0, 0, 0]);
         self.bytes.len()
     }
     /// Makes a jump lead here.

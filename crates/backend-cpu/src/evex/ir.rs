@@ -29,10 +29,12 @@ pub(super) struct Place {
     pub(super) slot: u32,
     /// Logarithm of the bytes of an element.
     pub(super) scale: u8,
-    /// Which eight lanes of 64 bits; 0 for other values.
+    /// Which eight points: those of a register of 64-bit lanes, and two for each copy of the step.
     pub(super) part: u8,
     /// Bytes from the address.
     pub(super) offset: i32,
+    /// One element for all points.
+    pub(super) uniform: bool,
 }
 
 /// How a value is combined into an accumulator.
@@ -134,6 +136,21 @@ pub(super) enum Inst {
         at: Place,
         mask: Option<V>,
     },
+    /// A load with an address for each lane: that of the place and as many elements more as the index says.
+    Gather {
+        code: Code,
+        d: V,
+        at: Place,
+        index: V,
+        mask: Option<V>,
+    },
+    Scatter {
+        code: Code,
+        value: V,
+        at: Place,
+        index: V,
+        mask: Option<V>,
+    },
     Store {
         code: Code,
         value: V,
@@ -146,6 +163,33 @@ pub(super) enum Inst {
         value: V,
         at: Place,
         mask: Option<V>,
+    },
+    /// Writes a value that is written several times (what a loop carries); its first write is before all others.
+    Assign {
+        d: V,
+        a: V,
+    },
+    /// The lanes of a value where the mask holds become those of a function of `a`, by the host functions in two slots.
+    Each {
+        d: V,
+        a: V,
+        mask: V,
+        slots: [u32; 2],
+    },
+    /// Ends the leaf where `bad` holds in a lane of the loop: the lanes of an index, and the size that it must be below.
+    Check {
+        bad: V,
+        index: [V; 2],
+        size: V,
+        site: u32,
+    },
+    /// The top of the loop of this number.
+    Begin {
+        number: u32,
+    },
+    /// The end of its body.
+    End {
+        number: u32,
     },
     /// `argument + point * step` in lanes of 64 bits, where points are counted from the start of the loop.
     Index {
@@ -177,38 +221,123 @@ impl Inst {
             | Inst::MaskArgument { d, .. }
             | Inst::Load { d, .. }
             | Inst::LoadMask { d, .. }
+            | Inst::Gather { d, .. }
+            | Inst::Assign { d, .. }
+            | Inst::Each { d, .. }
             | Inst::Index { d, .. } => Some(d),
-            Inst::Store { .. } | Inst::StoreMask { .. } | Inst::Accumulate { .. } => None,
+            Inst::Store { .. }
+            | Inst::Scatter { .. }
+            | Inst::Check { .. }
+            | Inst::StoreMask { .. }
+            | Inst::Accumulate { .. }
+            | Inst::Begin { .. }
+            | Inst::End { .. } => None,
+        }
+    }
+
+    /// Calls `visit` with the value that it defines and with those that it reads.
+    pub(super) fn for_each_value(&mut self, visit: &mut dyn FnMut(&mut V)) {
+        match self {
+            Inst::Two { d, a, b, .. } | Inst::Compare { d, a, b, .. } | Inst::MaskTwo { d, a, b, .. } => {
+                [d, a, b].into_iter().for_each(visit);
+            }
+            Inst::One { d, a, .. }
+            | Inst::Shift { d, a, .. }
+            | Inst::MaskOne { d, a, .. }
+            | Inst::Assign { d, a } => [d, a].into_iter().for_each(visit),
+            Inst::Fma { d, a, b, c } => [d, a, b, c].into_iter().for_each(visit),
+            Inst::Blend { d, mask, yes, no } => [d, mask, yes, no].into_iter().for_each(visit),
+            Inst::MaskArgument { d, .. } | Inst::Index { d, .. } => visit(d),
+            Inst::Load { d, mask, .. } | Inst::LoadMask { d, mask, .. } => {
+                visit(d);
+                mask.iter_mut().for_each(visit);
+            }
+            Inst::Check { bad, index: [low, high], size, .. } => {
+                [bad, low, high, size].into_iter().for_each(visit);
+            }
+            Inst::Each { d, a, mask, .. } => [d, a, mask].into_iter().for_each(visit),
+            Inst::Gather { d: x, index, mask, .. } | Inst::Scatter { value: x, index, mask, .. } => {
+                [x, index].into_iter().chain(mask).for_each(visit);
+            }
+            Inst::Store { value, mask, .. } | Inst::StoreMask { value, mask, .. } => {
+                visit(value);
+                mask.iter_mut().for_each(visit);
+            }
+            Inst::Accumulate { a, b, .. } => {
+                visit(a);
+                b.iter_mut().for_each(visit);
+            }
+            Inst::Begin { .. } | Inst::End { .. } => {}
+        }
+    }
+
+    /// Where it reads or writes memory.
+    pub(super) fn place(&mut self) -> Option<&mut Place> {
+        match self {
+            Inst::Load { at, .. }
+            | Inst::LoadMask { at, .. }
+            | Inst::Gather { at, .. }
+            | Inst::Scatter { at, .. }
+            | Inst::Store { at, .. }
+            | Inst::StoreMask { at, .. } => Some(at),
+            _ => None,
         }
     }
 
     /// The values that it reads.
-    pub(super) fn uses(&self) -> SmallVec<[V; 3]> {
-        let mut out = SmallVec::new();
-        match *self {
-            Inst::Two { a, b, .. } | Inst::Compare { a, b, .. } | Inst::MaskTwo { a, b, .. } => {
-                out.extend([a, b])
+    pub(super) fn uses(&self) -> SmallVec<[V; 4]> {
+        let (mut out, mut first) = (SmallVec::new(), self.def().is_some());
+        let mut copy = *self;
+        // The defined value is visited first.
+        copy.for_each_value(&mut |v| {
+            if !std::mem::take(&mut first) {
+                out.push(*v);
             }
-            Inst::One { a, .. } | Inst::Shift { a, .. } | Inst::MaskOne { a, .. } => out.push(a),
-            Inst::Fma { a, b, c, .. } => out.extend([a, b, c]),
-            Inst::Blend { mask, yes, no, .. } => out.extend([mask, yes, no]),
-            Inst::MaskArgument { .. } | Inst::Index { .. } => {}
-            Inst::Load { mask, .. } | Inst::LoadMask { mask, .. } => out.extend(mask),
-            Inst::Store { value, mask, .. } | Inst::StoreMask { value, mask, .. } => {
-                out.push(value);
-                out.extend(mask);
-            }
-            Inst::Accumulate { a, b, .. } => {
-                out.push(a);
-                out.extend(b);
-            }
-        }
+        });
         out
     }
 }
 
+/// A number that a loop within a step needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Number {
+    Constant(i32),
+    /// An argument, in its slot.
+    Argument(u32),
+}
+
+/// A number that is added to the address or index in a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Move {
+    pub(super) slot: u32,
+    pub(super) by: Number,
+}
+
+/// How often a loop runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turns {
+    /// This many times.
+    Whole(Number),
+    /// As long as turns of the loop within it are left, of which there are this many at first; `left` is a slot for them.
+    Blocks { of: Number, left: u32 },
+    /// This many of those left, or all.
+    Within { most: i32, left: u32 },
+}
+
+/// A loop within a step.
+#[derive(Clone, Debug)]
+pub(super) struct Loop {
+    pub(super) turns: Turns,
+    /// After each turn.
+    pub(super) moves: Vec<Move>,
+    /// After the last turn.
+    pub(super) back: Vec<Move>,
+    /// The slot for its counter, if that is not in a register: there are loops within it.
+    pub(super) counter: Option<u32>,
+}
+
 /// The step of a loop.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Body {
     pub(super) insts: Vec<Inst>,
     pub(super) invariants: Vec<(V, Invariant)>,
@@ -217,4 +346,6 @@ pub(super) struct Body {
     pub(super) accumulators: Vec<Accumulator>,
     /// Number of arguments.
     pub(super) slots: u32,
+    /// The loops within the step.
+    pub(super) loops: Vec<Loop>,
 }

@@ -1,25 +1,29 @@
 //! Lowers the bodies of stages to the step of a leaf: values that do not vary along the axis and addresses become arguments,
-//! which the surrounding function computes before the loop. Where the axis is an outer loop, the loops of a stage itself (the
-//! window of a pooling) are unrolled if they are short: each turn of them is a copy of the body with its own numbers.
+//! which the surrounding function computes before the loop. Where the axis is an outer loop, the loops of a stage itself are
+//! loops of the leaf (`loops`), or unrolled if they are short (the window of a pooling): each turn of them is a copy of the body
+//! with its own numbers.
 
 use ir_core::{Atom, DType, Scalar, SymExpr};
-use kernel_ir::{AccId, ReduceOp, ScalarOp, StoreMode, Val};
+use kernel_ir::{AccId, ScalarOp, StoreMode, Val};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use super::build::{Build, by_width};
+use super::build::Build;
 use super::codes as c;
-use super::emit::{Machine, emit};
+use super::emit::{Machine, STEP, emit};
 use super::encode::Constant;
-use super::ir::{Accumulator, How, Inst, Invariant, Place, V};
+use super::ir::{Inst, Invariant, Place, V};
+use super::loops::{Carried, Level, coalesce};
 use crate::math::{Halves, Lanes};
-use crate::vir::{Access, Along, Class, VInst, VKernel, VKind, VStage, round_16};
+use crate::vir::{Access, Along, Class, VInst, VKernel, VKind, VStage, far_apart, round_16};
 
 /// Bodies with more instructions are not lowered: their registers would be in memory most of the time.
 const MOST: usize = 1000;
 
-/// Stages with more turns of their loops are not lowered.
+/// Stages with more turns of their loops are not unrolled.
 const MOST_TURNS: i64 = 64;
+/// Nor are those with more instructions in all their turns, if their loops can be loops of the leaf.
+const MOST_UNROLLED: usize = 200;
 
 /// The registers of one value: one, or two for lanes of 64 bits.
 pub(super) type Regs = SmallVec<[V; 2]>;
@@ -43,6 +47,14 @@ pub(crate) enum Input {
     Value { turn: Turn, value: usize, class: Class },
     /// An index expression.
     Index { turn: Turn, expr: SymExpr },
+    /// A number that loops of a stage need: it depends on none of them.
+    Number { stage: usize, expr: SymExpr },
+    /// Nothing: the leaf keeps a number there.
+    Room,
+    /// The host function that computes single lanes.
+    Host,
+    /// The function of a lane of an operator on `f32`.
+    Function(ScalarOp),
 }
 
 impl Input {
@@ -52,7 +64,8 @@ impl Input {
             Input::Address { turn, .. } | Input::Value { turn, .. } | Input::Index { turn, .. } => {
                 Some(*turn)
             }
-            Input::Template => None,
+            Input::Number { stage, .. } => Some(Turn { stage: *stage, number: 0 }),
+            Input::Template | Input::Room | Input::Host | Input::Function(_) => None,
         }
     }
 }
@@ -74,14 +87,21 @@ pub(crate) struct Leaf {
     pub(crate) machine: Machine,
     /// What each slot of the arguments holds.
     pub(crate) inputs: Vec<Input>,
-    /// The stages' own loops are unrolled in it.
-    pub(crate) unrolled: bool,
+    /// The stages' own loops are in it.
+    pub(crate) whole: bool,
+    /// For each stage whose loops are loops of the leaf, which values are made in them.
+    pub(crate) moving: FxHashMap<usize, Vec<bool>>,
     /// The accumulators of the reductions, each with its class, in the order of their registers.
     pub(crate) accumulators: Vec<(AccId, Class)>,
 }
 
 /// The leaf of a loop over `axis` around the bodies of `stages`; `None` where one has an instruction without a lowering.
 pub(crate) fn leaf(kernel: &VKernel, stages: &[usize], axis: u32) -> Option<Leaf> {
+    // Not every loop can be one of the leaf: addresses have to be evenly spaced along it.
+    attempt(kernel, stages, axis, true).or_else(|| attempt(kernel, stages, axis, false))
+}
+
+fn attempt(kernel: &VKernel, stages: &[usize], axis: u32, loops: bool) -> Option<Leaf> {
     let mut lower = Lower {
         b: Build::default(),
         kernel,
@@ -93,22 +113,55 @@ pub(crate) fn leaf(kernel: &VKernel, stages: &[usize], axis: u32) -> Option<Leaf
         results: FxHashMap::default(),
         inputs: Vec::new(),
         accumulators: Vec::new(),
+        levels: Vec::new(),
+        carried: FxHashMap::default(),
+        in_loops: FxHashMap::default(),
+        indices: FxHashMap::default(),
     };
-    let unrolled = kernel.outer_axis.is_some();
+    let whole = kernel.outer_axis.is_some();
     for &stage in stages {
-        lower.stage(stage, if unrolled { turns(&kernel.stages[stage])? } else { 1 })?;
+        match form(&kernel.stages[stage], whole, loops)? {
+            Form::Turns(turns) => lower.stage(stage, turns)?,
+            Form::Loops => lower.looped_stage(stage)?,
+        }
     }
     lower.no_stale_arguments(stages)?;
     let mut body = lower.b.body;
     prune(&mut body.insts, body.values);
+    coalesce(&mut body.insts, body.values);
     body.slots = lower.inputs.len() as u32;
     let fits = !body.insts.is_empty() && body.insts.len() <= MOST;
     fits.then(|| Leaf {
-        machine: emit(&body),
+        machine: emit(&body, most_copies(kernel)),
         inputs: lower.inputs,
-        unrolled,
+        whole,
+        moving: lower.in_loops,
         accumulators: lower.accumulators,
     })
+}
+
+/// Copies of a step that have points to compute.
+fn most_copies(kernel: &VKernel) -> u32 {
+    let extent = kernel.outer_axis.as_ref().and_then(|d| d.extent.as_const());
+    extent.map_or(u32::MAX, |n| (n / i64::from(STEP)).clamp(1, 64) as u32)
+}
+
+/// How the loops of a stage are lowered.
+enum Form {
+    /// Unrolled: this many turns. The loops of a stage whose last loop is the axis are around the leaf.
+    Turns(usize),
+    Loops,
+}
+
+fn form(stage: &VStage, whole: bool, loops: bool) -> Option<Form> {
+    if !whole || stage.loops.is_empty() {
+        return Some(Form::Turns(1));
+    }
+    let positions = stage.insts.iter().any(|i| matches!(i.kind, VKind::Reduce { position: Some(_), .. }));
+    match turns(stage) {
+        Some(n) if (!loops || n * stage.insts.len() <= MOST_UNROLLED) && !positions => Some(Form::Turns(n)),
+        _ => loops.then_some(Form::Loops),
+    }
 }
 
 /// Turns of a stage's loops, if they are few.
@@ -139,38 +192,50 @@ fn moving(stage: &VStage) -> Vec<bool> {
     out
 }
 
-/// Removes instructions whose result nothing uses.
+/// Removes instructions whose result nothing uses. What a loop carries may be used before the instruction that makes it.
 fn prune(insts: &mut Vec<Inst>, values: u32) {
     let mut used = vec![false; values as usize];
-    let mut kept: Vec<Inst> = Vec::with_capacity(insts.len());
-    for inst in insts.iter().rev() {
-        if inst.def().is_none_or(|d| used[d.id as usize]) {
-            inst.uses().iter().for_each(|v| used[v.id as usize] = true);
-            kept.push(*inst);
+    let mut kept = vec![false; insts.len()];
+    let mut more = true;
+    while more {
+        more = false;
+        for (n, inst) in insts.iter().enumerate().rev() {
+            if !kept[n] && inst.def().is_none_or(|d| used[d.id as usize]) {
+                (kept[n], more) = (true, true);
+                inst.uses().iter().for_each(|v| used[v.id as usize] = true);
+            }
         }
     }
-    kept.reverse();
-    *insts = kept;
+    let mut each = kept.into_iter();
+    insts.retain(|_| each.next() == Some(true));
 }
 
 pub(super) struct Lower<'k> {
     pub(super) b: Build,
-    kernel: &'k VKernel,
-    axis: u32,
-    turn: Turn,
+    pub(super) kernel: &'k VKernel,
+    pub(super) axis: u32,
+    pub(super) turn: Turn,
     /// The loop variables of the present turn.
     variables: Vec<(u32, i64)>,
     /// The values of the present stage that are made anew in each turn.
     moving: Vec<bool>,
     made: FxHashMap<(Turn, usize), Regs>,
-    /// Reductions over unrolled loops.
-    results: FxHashMap<AccId, Regs>,
-    inputs: Vec<Input>,
-    accumulators: Vec<(AccId, Class)>,
+    /// Reductions over the loops of stages.
+    pub(super) results: FxHashMap<AccId, Regs>,
+    pub(super) inputs: Vec<Input>,
+    pub(super) accumulators: Vec<(AccId, Class)>,
+    /// The loops of the present stage that are open, outermost first.
+    pub(super) levels: Vec<Level>,
+    /// What the reductions of the present stage carry.
+    pub(super) carried: FxHashMap<AccId, Carried>,
+    /// For each stage whose loops are loops of the leaf, which values are made in them.
+    in_loops: FxHashMap<usize, Vec<bool>>,
+    /// The lanes of index expressions of the present turn.
+    pub(super) indices: FxHashMap<SymExpr, Regs>,
 }
 
 impl<'k> Lower<'k> {
-    fn body(&self) -> &'k [VInst] {
+    pub(super) fn body(&self) -> &'k [VInst] {
         &self.kernel.stages[self.turn.stage].insts
     }
 
@@ -180,6 +245,7 @@ impl<'k> Lower<'k> {
         self.moving = moving(all);
         for number in 0..turns {
             self.turn = Turn { stage, number };
+            self.indices.clear();
             self.variables =
                 if self.kernel.outer_axis.is_some() { variables(all, number) } else { Vec::new() };
             for (n, inst) in all.insts.iter().enumerate() {
@@ -195,13 +261,31 @@ impl<'k> Lower<'k> {
         Some(())
     }
 
+    /// Begins a stage whose loops are loops of the leaf.
+    pub(super) fn enter(&mut self, stage: usize, moving: Vec<bool>) {
+        self.turn = Turn { stage, number: 0 };
+        self.variables.clear();
+        self.indices.clear();
+        self.moving.clone_from(&moving);
+        self.in_loops.insert(stage, moving);
+    }
+
+    /// Whether the loops of the present stage are loops of the leaf.
+    pub(super) fn looped(&self) -> bool {
+        self.in_loops.contains_key(&self.turn.stage)
+    }
+    /// Whether a value of the present stage is made in its loops.
+    pub(super) fn moves(&self, n: usize) -> bool {
+        self.moving[n]
+    }
+
     /// The turn that a value of the present stage is of: the first, if it is the same in all.
     fn turn_of(&self, n: usize) -> Turn {
         if self.moving[n] { self.turn } else { Turn { number: 0, ..self.turn } }
     }
 
     /// An expression at the present turn.
-    fn here(&self, e: &SymExpr) -> SymExpr {
+    pub(super) fn here(&self, e: &SymExpr) -> SymExpr {
         if self.variables.is_empty() {
             return e.clone();
         }
@@ -213,21 +297,23 @@ impl<'k> Lower<'k> {
             _ => None,
         })
     }
-    fn dtype(&self, v: Val) -> DType {
+    pub(super) fn dtype(&self, v: Val) -> DType {
         self.body()[v.0 as usize].dtype
     }
 
     /// An argument must not be an element that the loop itself writes, in whichever buffer: several may be one memory.
     fn no_stale_arguments(&self, stages: &[usize]) -> Option<()> {
-        let insts = || stages.iter().flat_map(|s| &self.kernel.stages[*s].insts);
-        let stores = insts().any(|i| matches!(i.kind, VKind::Store { .. }));
+        let insts = |s: &usize| self.kernel.stages[*s].insts.iter();
+        let stores = stages.iter().flat_map(insts).any(|i| matches!(i.kind, VKind::Store { .. }));
         let changes = |i: &VInst| matches!(&i.kind, VKind::Load { at, .. } if !i.varies && !at.read_only);
-        let stale = stores && insts().any(changes);
+        // In loops of the leaf they are loaded each time.
+        let mut outside = stages.iter().filter(|s| !self.in_loops.contains_key(s)).flat_map(insts);
+        let stale = stores && outside.any(changes);
         (!stale).then_some(())
     }
 
     /// The slot of an input.
-    fn slot(&mut self, input: Input) -> u32 {
+    pub(super) fn slot(&mut self, input: Input) -> u32 {
         let same = |i: &Input| match (i, &input) {
             (Input::Address { turn: s, at: x }, Input::Address { turn: t, at: y }) => {
                 let fixed = |e: &SymExpr| !e.any_leaf(|a| matches!(a, Atom::Value(_)));
@@ -252,7 +338,7 @@ impl<'k> Lower<'k> {
             return Some(regs.clone());
         }
         let inst = &self.body()[key.1];
-        if inst.varies {
+        if inst.varies || self.looped() && self.moves(key.1) {
             return None;
         }
         let regs = match &inst.kind {
@@ -298,7 +384,7 @@ impl<'k> Lower<'k> {
         }
     }
 
-    fn inst(&mut self, n: usize, inst: &'k VInst) -> Option<()> {
+    pub(super) fn inst(&mut self, n: usize, inst: &'k VInst) -> Option<()> {
         let regs = match &inst.kind {
             VKind::Load { at, mask } => self.load(at, *mask)?,
             VKind::Store { at, value, mask, mode: StoreMode::Write } => return self.store(at, *value, *mask),
@@ -321,20 +407,22 @@ impl<'k> Lower<'k> {
             VKind::Index(e) => self.index(e)?,
             VKind::Template => {
                 let slot = self.slot(Input::Template);
-                self.load_plain(inst.dtype, Place { slot, scale: 2, part: 0, offset: 0 }, None)
+                self.load_plain(
+                    inst.dtype,
+                    Place { slot, scale: 2, part: 0, offset: 0, uniform: false },
+                    None,
+                )
             }
-            VKind::Reduce { acc, value, position: None } => {
-                return match self.kernel.outer_axis {
-                    Some(_) => self.reduce_turn(*acc, *value),
-                    None => self.reduce(*acc, *value),
+            VKind::Reduce { acc, value, position } => {
+                return match (&self.kernel.outer_axis, position) {
+                    (Some(_), position) => self.reduce_turn(*acc, *value, *position),
+                    (None, None) => self.reduce(*acc, *value),
+                    (None, Some(_)) => None,
                 };
             }
             VKind::Acc(acc) => self.results.get(acc)?.clone(),
-            VKind::Const(_)
-            | VKind::Store { .. }
-            | VKind::Check { .. }
-            | VKind::Reduce { .. }
-            | VKind::Scan { .. } => return None,
+            VKind::Check { value, size, mask, site } => self.check(*value, size, *mask, *site)?,
+            VKind::Const(_) | VKind::Store { .. } | VKind::Scan { .. } => return None,
         };
         self.made.insert((self.turn, n), regs);
         Some(())
@@ -350,44 +438,37 @@ impl<'k> Lower<'k> {
         args.iter().position(number)
     }
 
-    /// An index expression that is evenly spaced along the axis.
-    fn index(&mut self, e: &SymExpr) -> Option<Regs> {
-        let e = self.here(e);
-        let (step, rest) = e.affine_in(&Atom::Loop(self.axis))?;
-        let step = i32::try_from(step.as_const()?).ok()?;
-        self.fixed(&rest)?;
-        let slot = self.slot(Input::Index { turn: self.turn, expr: e });
-        let mut lanes = |part| {
-            let d = self.b.value(Class::I64);
-            self.b.push(Inst::Index { d, slot, step, part });
-            d
-        };
-        Some(Regs::from_slice(&[lanes(0), lanes(1)]))
-    }
-
     /// Whether an expression has one value for all points.
-    fn fixed(&self, e: &SymExpr) -> Option<()> {
+    pub(super) fn fixed(&self, e: &SymExpr) -> Option<()> {
         let body = self.body();
         let moves = e.any_leaf(|a| match a {
             Atom::Loop(v) => *v == self.axis,
             Atom::Value(n) => body[*n as usize].varies,
             _ => false,
         });
-        (!moves).then_some(())
+        (!moves && !self.on_moving_value(e)).then_some(())
     }
 
     // Memory.
 
-    /// The first place and, if there is one, the mask of an access to neighbouring elements. Accesses that are constant
+    /// Tiles of sixteen points are too short for a call, and reading their cache lines takes most of the time.
+    fn far(&self) -> bool {
+        far_apart(self.kernel.tile)
+    }
+
+    fn mask(&mut self, mask: Option<Val>) -> Option<Option<V>> {
+        match mask {
+            Some(m) => Some(Some(self.get(m)?[0])),
+            None => Some(None),
+        }
+    }
+
+    /// The first place of an access to neighbouring elements, or to one. Accesses that are constant
     /// distances apart share an address.
-    fn access(&mut self, at: &Access, mask: Option<Val>) -> Option<(Place, Option<V>)> {
-        if at.along != Along::Unit {
+    fn access(&mut self, at: &Access) -> Option<Place> {
+        if self.on_moving_value(&at.address) {
             return None;
         }
-        let mask = match mask {
-            Some(m) => Some(self.get(m)?[0]),
-            None => None,
-        };
         let address = self.here(&at.address);
         let apart = address.terms().1;
         let bytes = apart.checked_mul(at.dtype.size() as i64).and_then(|b| i32::try_from(b).ok());
@@ -395,14 +476,22 @@ impl<'k> Lower<'k> {
         let bytes = bytes.filter(|b| b.unsigned_abs() < 1 << 30);
         let (apart, offset) = bytes.map_or((0, 0), |bytes| (apart, bytes));
         let at = Access { address: address - SymExpr::from_i64(apart), ..at.clone() };
-        let scale = at.dtype.size().trailing_zeros() as u8;
+        let (address, size) = (at.address.clone(), at.dtype.size());
         let slot = self.slot(Input::Address { turn: self.turn, at });
-        Some((Place { slot, scale, part: 0, offset }, mask))
+        self.follow(slot, &address, size as i64)?;
+        Some(Place { slot, scale: size.trailing_zeros() as u8, part: 0, offset, uniform: false })
     }
 
     fn load(&mut self, at: &Access, mask: Option<Val>) -> Option<Regs> {
-        let (place, mask) = self.access(at, mask)?;
-        Some(self.load_plain(at.dtype, place, mask))
+        let mask = self.mask(mask)?;
+        if at.along == Along::Lanes {
+            return if self.far() { None } else { self.gather(at, mask) };
+        }
+        let place = self.access(at)?;
+        match at.along {
+            Along::Uniform => Some(self.load_uniform(at, place, mask)),
+            _ => Some(self.load_plain(at.dtype, place, mask)),
+        }
     }
 
     fn load_plain(&mut self, dtype: DType, first: Place, mask: Option<V>) -> Regs {
@@ -429,13 +518,14 @@ impl<'k> Lower<'k> {
             let mask = mask.map(|m| self.mask_part(m, part));
             let d = self.b.value(class);
             self.b.push(Inst::Load { code, d, at: place(part), mask });
-            regs.push(if dtype == DType::BF16 {
-                self.b.bf16_to_f32(V { class: Class::I32, ..d })
-            } else {
-                d
-            });
+            regs.push(if dtype == DType::BF16 { self.bf16(d) } else { d });
         }
         regs
+    }
+
+    /// Numbers of 16 bits as floats.
+    pub(super) fn bf16(&mut self, bits: V) -> V {
+        self.b.bf16_to_f32(V { class: Class::I32, ..bits })
     }
 
     /// The eight lanes of a mask that belong to a register of 64-bit lanes.
@@ -446,10 +536,14 @@ impl<'k> Lower<'k> {
     fn store(&mut self, at: &Access, value: Val, mask: Option<Val>) -> Option<()> {
         let regs = self.get(value)?;
         let class = Class::of(at.dtype);
-        if Class::of(self.dtype(value)) != class {
+        if Class::of(self.dtype(value)) != class || at.along == Along::Uniform {
             return None;
         }
-        let (first, mask) = self.access(at, mask)?;
+        let mask = self.mask(mask)?;
+        if at.along == Along::Lanes {
+            return if self.far() { None } else { self.scatter(at, &regs, mask) };
+        }
+        let first = self.access(at)?;
         let place = |part| Place { part, ..first };
         if class == Class::Mask {
             self.b.push(Inst::StoreMask { value: regs[0], at: place(0), mask });
@@ -470,100 +564,14 @@ impl<'k> Lower<'k> {
         }
         Some(())
     }
-
-    // Reductions.
-
-    /// A reduction over unrolled loops: its lanes are those of the axis, so it is a value like any other.
-    fn reduce_turn(&mut self, acc: AccId, value: Val) -> Option<()> {
-        let decl = self.kernel.accs[acc.0 as usize].clone();
-        let class = Class::of(decl.dtype);
-        if Class::of(self.dtype(value)) != class {
-            return None;
-        }
-        let old = match self.results.get(&acc) {
-            Some(old) => old.clone(),
-            None => self.constant(decl.dtype, decl.op.identity(decl.dtype)),
-        };
-        let new = match self.factors(decl.op, decl.dtype, value) {
-            Some((x, y)) => {
-                let (x, y) = (self.get(x)?, self.get(y)?);
-                (0..old.len()).map(|n| self.b.mul_add(x[n], y[n], old[n])).collect()
-            }
-            None => {
-                let x = self.get(value)?;
-                self.op(decl.op.combine()?, decl.dtype, &[old, x])?
-            }
-        };
-        self.results.insert(acc, new);
-        Some(())
-    }
-
-    fn reduce(&mut self, acc: AccId, value: Val) -> Option<()> {
-        let decl = &self.kernel.accs[acc.0 as usize];
-        let class = Class::of(decl.dtype);
-        // Narrower integers would have to wrap at each step.
-        let whole = decl.dtype.is_float() || matches!(decl.dtype, DType::I32 | DType::I64);
-        if !whole || Class::of(self.dtype(value)) != class {
-            return None;
-        }
-        let merge = how(decl.op, class)?;
-        let first = self.b.body.accumulators.len() as u32;
-        if self.accumulators.iter().any(|(a, _)| *a == acc) {
-            return None;
-        }
-        self.accumulators.push((acc, class));
-        let identity = bits(decl.dtype, decl.op.identity(decl.dtype));
-        let factors = self.factors(decl.op, decl.dtype, value);
-        let (how, operands) = match factors {
-            Some((x, y)) => (How::Fused, (self.get(x)?, Some(self.get(y)?))),
-            None => (merge, (self.get(value)?, None)),
-        };
-        for part in 0..if class.wide() { 2u8 } else { 1 } {
-            self.b.body.accumulators.push(Accumulator { class, identity, merge, part });
-            let n = usize::from(part);
-            let (a, b) = (operands.0[n], operands.1.as_ref().map(|b| b[n]));
-            self.b.push(Inst::Accumulate { accumulator: first + u32::from(part), how, a, b });
-        }
-        Some(())
-    }
-
-    /// The factors, where a float sum adds a product.
-    fn factors(&self, op: ReduceOp, dtype: DType, value: Val) -> Option<(Val, Val)> {
-        match &self.body()[value.0 as usize].kind {
-            VKind::Op { op: ScalarOp::Mul, args } if op == ReduceOp::Sum && dtype.is_float() => {
-                Some((args[0], args[1]))
-            }
-            _ => None,
-        }
-    }
 }
 
 /// A number's bits in a lane.
-fn bits(dtype: DType, number: Scalar) -> Constant {
+pub(super) fn bits(dtype: DType, number: Scalar) -> Constant {
     match Class::of(dtype) {
         Class::F32 => Constant::Narrow(round_16(dtype, number.as_f64() as f32).to_bits()),
         Class::F64 => Constant::Wide(number.as_f64().to_bits()),
         Class::I32 | Class::Mask => Constant::Narrow(dtype.wrap(number.as_i64()) as u32),
         Class::I64 => Constant::Wide(number.as_i64() as u64),
-    }
-}
-
-/// The instructions of a reduction that keeps no position.
-fn how(op: ReduceOp, class: Class) -> Option<How> {
-    let float = matches!(class, Class::F32 | Class::F64);
-    let two = |narrow, wide| Some(How::Two(by_width(class, narrow, wide)));
-    match op {
-        ReduceOp::Max | ReduceOp::Min if float => Some(How::Extremum { larger: op == ReduceOp::Max }),
-        ReduceOp::Sum if float => two(c::VADDPS, c::VADDPD),
-        ReduceOp::Prod if float => two(c::VMULPS, c::VMULPD),
-        _ if float || class == Class::Mask => None,
-        ReduceOp::Sum => two(c::VPADDD, c::VPADDQ),
-        ReduceOp::Prod => two(c::VPMULLD, c::VPMULLQ),
-        ReduceOp::Max => two(c::VPMAXSD, c::VPMAXSQ),
-        ReduceOp::Min => two(c::VPMINSD, c::VPMINSQ),
-        ReduceOp::Any => two(c::VPORD, c::VPORQ),
-        ReduceOp::All => two(c::VPANDD, c::VPANDQ),
-        ReduceOp::Xor => two(c::VPXORD, c::VPXORQ),
-        ReduceOp::ArgMax | ReduceOp::ArgMin => None,
     }
 }

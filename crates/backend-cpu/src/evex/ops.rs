@@ -6,9 +6,9 @@ use kernel_ir::ScalarOp;
 
 use super::build::{Build, by_width};
 use super::codes as c;
-use super::ir::V;
-use super::lower::{Lower, Regs};
-use crate::math::{Elementary, Lanes};
+use super::ir::{Inst, V};
+use super::lower::{Input, Lower, Regs};
+use crate::math::{Elementary, Lanes, TRIG_LIMIT, Trig};
 use crate::vir::Class;
 
 impl Lower<'_> {
@@ -210,6 +210,9 @@ impl Lower<'_> {
     }
 
     fn elementary(&mut self, op: ScalarOp, x: &Regs) -> Option<Regs> {
+        if matches!(op, ScalarOp::Sin | ScalarOp::Cos) {
+            return Some(self.sin_or_cos(op, x));
+        }
         let f: fn(&mut Build, V) -> V = match op {
             ScalarOp::Exp => Build::exp_f32,
             ScalarOp::Exp2 => Build::exp2_f32,
@@ -222,6 +225,27 @@ impl Lower<'_> {
             _ => return None,
         };
         Some(self.map1(x, f))
+    }
+}
+
+impl Lower<'_> {
+    /// Sine or cosine; large arguments by a call for each lane.
+    fn sin_or_cos(&mut self, op: ScalarOp, x: &Regs) -> Regs {
+        let wide = self.between(Class::F32, Class::F64, x);
+        let (r, quadrants): (Regs, Regs) = wide.iter().map(|x| self.b.reduce_f64(*x)).unzip();
+        let r = self.between(Class::F64, Class::F32, &r);
+        let bits: Regs = quadrants.iter().map(|q| V { class: Class::I64, ..*q }).collect();
+        let quadrant = self.between(Class::I64, Class::I32, &bits);
+        let fast = self.b.sin_cos(r[0], quadrant[0], i32::from(op == ScalarOp::Cos));
+        let limit = self.b.f32(TRIG_LIMIT);
+        let size = self.b.fabs(x[0]);
+        // Not less than: also true for NaN and infinity.
+        let mask = self.b.fcmp(FloatCC::UnorderedOrGreaterThanOrEqual, size, limit);
+        let slots = [self.slot(Input::Host), self.slot(Input::Function(op))];
+        let d = self.b.value(Class::F32);
+        self.b.push(Inst::Assign { d, a: fast });
+        self.b.push(Inst::Each { d, a: x[0], mask, slots });
+        Regs::from_elem(d, 1)
     }
 }
 

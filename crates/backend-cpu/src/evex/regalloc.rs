@@ -1,8 +1,9 @@
 //! Linear scan over the straight line of one step: each value gets a register from its definition to its last use; where there
 //! are not enough, the value that is used last stays in memory. Invariant values get the registers that are left over, those
-//! used most first; the others are read from memory where they are used.
+//! used most first; the others are read from memory where they are used. A value from before a loop that is used in it lives to
+//! the loop's end.
 
-use super::ir::{Body, V};
+use super::ir::{Body, Inst, V};
 use crate::vir::Class;
 
 /// Where a value is.
@@ -59,22 +60,53 @@ pub(super) fn allocate(body: &Body, supply: &Supply) -> Places {
             count[v.id as usize] += 1;
         }
     }
+    outlive_loops(body, &mut last);
     let masks = supply.masks.iter().fold(0, |bits, k| bits | 1 << k);
     let mut vectors = File { free: ((1u64 << supply.vectors) - 1) as u32, active: Vec::new() };
     let mut masks = File { free: masks, active: Vec::new() };
     let mut unused = vectors.free;
+    let mut defined = vec![false; body.values as usize];
     for (n, inst) in body.insts.iter().enumerate() {
         // Operands are read before the result is written, so it may have the register of one that ends here.
         for file in [&mut vectors, &mut masks] {
             release(file, &places, |v| last[v.id as usize] <= n);
         }
         let Some(d) = inst.def() else { continue };
+        if std::mem::replace(&mut defined[d.id as usize], true) {
+            continue;
+        }
         let file = if d.class == Class::Mask { &mut masks } else { &mut vectors };
         place(file, &mut places, &last, d);
         unused &= vectors.free;
     }
     pin(body, &mut places, &count, unused);
     places
+}
+
+/// Extends the lives of values that are defined before a loop and used in it to its end.
+fn outlive_loops(body: &Body, last: &mut [usize]) {
+    let mut begun: Vec<usize> = Vec::new();
+    let mut first = vec![usize::MAX; body.values as usize];
+    for (n, inst) in body.insts.iter().enumerate() {
+        match inst {
+            Inst::Begin { .. } => begun.push(n),
+            Inst::End { .. } => {
+                let Some(begin) = begun.pop() else { continue };
+                for inside in &body.insts[begin..n] {
+                    for v in inside.uses().into_iter().chain(inside.def()) {
+                        if first[v.id as usize] < begin {
+                            last[v.id as usize] = last[v.id as usize].max(n);
+                        }
+                    }
+                }
+            }
+            _ => {
+                if let Some(d) = inst.def() {
+                    first[d.id as usize] = first[d.id as usize].min(n);
+                }
+            }
+        }
+    }
 }
 
 /// Frees the registers of the values that end.

@@ -16,9 +16,6 @@ const SHARE: f64 = 20_000.0;
 const TASK: f64 = 8_000.0;
 /// Axis blocks are multiples of this many points: every width divides it, and 64 bytes of any dtype.
 const GRAIN: i64 = 64;
-/// Axis points of a tile: the widest body. More lines at one power-of-two distance would not fit the ways of a cache set.
-const TILE: i64 = 16;
-
 /// A loop kernel: the generated functions that implement it, in any order.
 pub(super) struct LoopOp {
     parts: Vec<Part>,
@@ -31,7 +28,7 @@ struct Part {
     points: SymExpr,
     axis: Option<SymExpr>,
     costs: Vec<(SymExpr, f64)>,
-    tiled: bool,
+    tile: Option<i64>,
 }
 
 /// A part at the sizes of a call.
@@ -65,7 +62,7 @@ impl LoopOp {
                 points: ir_core::numel(&extents),
                 axis: kernel.outer_axis.as_ref().map(|d| d.extent.clone()),
                 costs: kernel.costs.clone(),
-                tiled: kernel.tiled,
+                tile: kernel.tile,
                 function: jobs.kernel(kernel),
             }
         };
@@ -143,7 +140,7 @@ impl Part {
 
 impl SizedPart<'_> {
     fn whole(&self) -> i64 {
-        if self.part.tiled { TILE } else { round_up(self.lanes) }
+        self.part.tile.unwrap_or_else(|| round_up(self.lanes))
     }
 
     fn blocks(&self, block: i64) -> i64 {
@@ -156,7 +153,7 @@ impl SizedPart<'_> {
             return;
         }
         let wanted = ((self.work / TASK) as i64).clamp(least, most);
-        let block = if self.points >= wanted || self.part.axis.is_none() || self.part.tiled {
+        let block = if self.points >= wanted || self.part.axis.is_none() || self.part.tile.is_some() {
             self.whole()
         } else {
             let per_point = (wanted + self.points - 1) / self.points;

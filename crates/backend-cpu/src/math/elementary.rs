@@ -59,9 +59,9 @@ const ERF_LARGE: [f32; 9] = [
     -8.819_526e-7,
 ];
 /// `(sin(r)/r - 1) / r²` in r² for |r| <= π/4.
-pub(crate) const SIN: [f32; 4] = [-0.166_666_67, 0.008_333_329, -0.000_198_392_56, 2.717_564_5e-6];
+pub(super) const SIN: [f32; 4] = [-0.166_666_67, 0.008_333_329, -0.000_198_392_56, 2.717_564_5e-6];
 /// `(cos(r) - 1 + r²/2) / r⁴` in r² for |r| <= π/4.
-pub(crate) const COS: [f32; 3] = [0.041_666_646, -0.001_388_730_6, 2.443_120_3e-5];
+pub(super) const COS: [f32; 3] = [0.041_666_646, -0.001_388_730_6, 2.443_120_3e-5];
 
 /// ln 2 in two parts; the first has trailing zeros, so that its product with an exponent is exact.
 const LN2_HI: f32 = 0.693_359_4;

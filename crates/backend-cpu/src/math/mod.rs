@@ -3,11 +3,15 @@
 
 mod elementary;
 mod halves;
+mod sums;
+mod trig;
 
 use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
 
-pub(crate) use elementary::{COS, Elementary, SIN};
+pub(crate) use elementary::Elementary;
 pub(crate) use halves::Halves;
+pub(crate) use sums::Sums;
+pub(crate) use trig::{LIMIT as TRIG_LIMIT, Trig};
 
 /// 1.5 * 2^23: adding it leaves the nearest integer in the low bits.
 const ROUND: f32 = 12_582_912.0;
@@ -19,6 +23,8 @@ pub(crate) trait Lanes {
 
     /// A number in all lanes.
     fn f32(&mut self, x: f32) -> Self::V;
+    /// A number in all lanes of 64 bits.
+    fn f64(&mut self, x: f64) -> Self::V;
     /// An integer in all lanes.
     fn i32(&mut self, x: i32) -> Self::V;
     fn fadd(&mut self, x: Self::V, y: Self::V) -> Self::V;

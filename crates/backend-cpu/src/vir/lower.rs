@@ -5,6 +5,7 @@ use ir_core::{Atom, DType, Shape, SymExpr};
 use kernel_ir::collapse::{collapse, drop_units};
 use kernel_ir::{BufId, Epilogue, Inst, InstKind, LoopBounds, LoopKernel, Program, ReduceOp, ScalarOp, Val};
 
+use super::tile::tile;
 use super::{Access, Along, Dim, VInst, VKernel, VKind, VStage, axis};
 
 /// Why a kernel is not compiled.
@@ -244,11 +245,7 @@ fn finish(
             loops: body.loops,
         });
     }
-    let apart = |i: &VInst| match &i.kind {
-        VKind::Load { at, .. } | VKind::Store { at, .. } => at.along == Along::Lanes,
-        _ => false,
-    };
-    let tiled = outer_axis.is_some() && stages.iter().flat_map(|s: &VStage| &s.insts).any(apart);
+    let tile = outer_axis.as_ref().and_then(|d| tile(d.var, &stages));
     let unroll = if weight < 1.6 { 4 } else { 2 };
     VKernel {
         name: kernel.name.clone(),
@@ -256,7 +253,7 @@ fn finish(
         outer_axis,
         accs: kernel.accs.clone(),
         stages,
-        tiled,
+        tile,
         serial,
         costs,
         unroll,
@@ -391,6 +388,26 @@ fn along(e: &SymExpr, axis: Option<u32>, insts: &[VInst]) -> Along {
         Some(1) => Along::Unit,
         _ => Along::Lanes,
     }
+}
+
+/// Additions into a partial sum of a lane. Opening and closing a block costs about ten operations for each register, a sixth
+/// of the additions in it; a random walk of 64 roundings of half a unit ends at one or two units of the block's own sum.
+const BLOCK: i64 = 64;
+
+/// Of a stage's loops the innermost that, with those inside it, adds more than two blocks' terms to a lane, and its turns in a
+/// block; unknown sizes count as long. `lanes`: those of the last loop. `None` where no sum is that long.
+pub(crate) fn sum_blocks(loops: &[Dim], lanes: i64) -> Option<(usize, i64)> {
+    let mut inside = 1i64;
+    for (level, dim) in loops.iter().enumerate().rev() {
+        let lanes = if level + 1 == loops.len() { lanes } else { 1 };
+        let turns = dim.extent.as_const().map(|n| (n.max(1) + lanes - 1) / lanes);
+        let terms = turns.map(|n| inside.saturating_mul(n)).filter(|n| *n <= 2 * BLOCK);
+        let Some(terms) = terms else {
+            return Some((level, (BLOCK / inside).max(1)));
+        };
+        inside = terms;
+    }
+    None
 }
 
 /// Whether a reduction's sum should be taken in two levels, for accuracy.

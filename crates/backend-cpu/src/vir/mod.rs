@@ -12,6 +12,7 @@ mod lanes;
 mod lower;
 mod share;
 mod split;
+mod tile;
 
 use ir_core::{Atom, DType, Scalar, SymExpr};
 use kernel_ir::{AccDecl, AccId, BufId, ReduceOp, ScalarOp, StoreMode, Val};
@@ -21,10 +22,11 @@ pub(crate) use class::{Class, round_16};
 pub(crate) use hoist::before_loop;
 pub use kernel_ir::collapse::Dim;
 pub(crate) use lanes::by_lane;
-pub(crate) use lower::wants_blocks;
 pub use lower::{LowerError, lower_epilogue, lower_kernel};
+pub(crate) use lower::{sum_blocks, wants_blocks};
 pub use share::{Base, Form, form, relocate};
 pub use split::split;
+pub(crate) use tile::far_apart;
 
 /// A kernel ready for machine code.
 #[derive(Clone, Debug)]
@@ -40,9 +42,9 @@ pub struct VKernel {
     pub accs: Vec<AccDecl>,
     /// Stages in order.
     pub stages: Vec<VStage>,
-    /// Lanes of some access are not adjacent (a transpose): blocks of the outer axis are the slowest loop, so that the
-    /// cache lines of one point are still cached for the next.
-    pub tiled: bool,
+    /// Lanes of some access are not adjacent (a transpose): blocks of so many points of the outer axis are the slowest loop, so
+    /// that the cache lines of one point are still cached for the next.
+    pub tile: Option<i64>,
     /// Points must run in order on one thread (stores that combine with memory).
     pub serial: bool,
     /// Estimated cost of one outer point in nanoseconds per unit of the inner extents; see [`VKernel::point_cost`].

@@ -24,7 +24,7 @@ pub struct Form {
     outer_axis: Option<Dim>,
     accs: Vec<AccDecl>,
     stages: Vec<VStage>,
-    tiled: bool,
+    tile: Option<i64>,
     unroll: u32,
 }
 
@@ -73,7 +73,7 @@ pub fn form(kernel: &VKernel) -> Form {
         outer_axis: kernel.outer_axis.clone(),
         accs: kernel.accs.clone(),
         stages: kernel.stages.clone(),
-        tiled: kernel.tiled,
+        tile: kernel.tile,
         unroll: kernel.unroll,
     }
 }

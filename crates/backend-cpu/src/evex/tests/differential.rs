@@ -40,6 +40,8 @@ const DTYPES: [DType; 10] = [
 const ROWS: i64 = 3;
 const WINDOW: i64 = 2;
 const LONGEST: i64 = 150;
+/// Most rows of a reduction over rows.
+const DEEPEST: i64 = 200;
 
 /// A program of one kernel whose last dimension has `n` points.
 struct Case {
@@ -67,9 +69,10 @@ fn grow(b: &mut BodyBuilder, rng: &mut Rng, vals: &[Val]) -> Val {
     let same: Vec<Val> = vals.iter().copied().filter(|v| b.dtype(*v) == dtype).collect();
     let y = rng.pick(&same);
     let unary: &[ScalarOp] = match dtype {
-        DType::F32 => {
-            &[Neg, Abs, Floor, Ceil, Trunc, Round, Sqrt, Rsqrt, Exp, Exp2, Expm1, Log, Log2, Log1p, Tanh, Erf]
-        }
+        DType::F32 => &[
+            Neg, Abs, Floor, Ceil, Trunc, Round, Sqrt, Rsqrt, Exp, Exp2, Expm1, Log, Log2, Log1p, Tanh, Erf,
+            Sin, Cos,
+        ],
         DType::F64 => &[Neg, Abs, Floor, Ceil, Trunc, Round, Sqrt, Rsqrt],
         DType::Bool => &[Not],
         d if d.is_int() => &[Not, Neg, Abs],
@@ -123,6 +126,9 @@ fn case(rng: &mut Rng, n: SymExpr) -> Case {
     let vals = values(&mut b, rng, &inputs, (&point, &first));
     let mut case = Case { kernel: empty(full.clone()), sums: false, program: Program::default() };
     if rng.below(3) == 0 {
+        case.kernel.outer = [n].into_iter().collect();
+        deep(&mut case, &mut p, rng);
+    } else if rng.below(3) == 0 {
         window(&mut case.kernel, &mut p, rng, &inputs);
     } else if reduces {
         let (accs, sums) = reductions(&mut b, rng, &vals);
@@ -150,8 +156,17 @@ fn case(rng: &mut Rng, n: SymExpr) -> Case {
     } else {
         for _ in 0..1 + rng.below(2) {
             let v = vals[vals.len() - 1 - rng.below(vals.len().min(3))];
-            let out = buffer(&mut p, b.dtype(v), full.clone());
-            b.store(out, point.clone(), v, StoreMode::Write);
+            let (mut to, mut sizes) = (point.clone(), full.clone());
+            if rng.below(4) == 0 {
+                sizes[1] = &sizes[1] * 3;
+                let two = SymExpr::from_i64(2);
+                to[1] = match rng.below(2) {
+                    0 => &to[1] * 3 + 1,
+                    _ => to[1].floor_div(&two) * 5 + to[1].modulo(&two),
+                };
+            }
+            let out = buffer(&mut p, b.dtype(v), sizes);
+            b.store(out, to, v, StoreMode::Write);
         }
         case.kernel.stages.push(Stage { inner: Shape::new(), insts: b.finish() });
     }
@@ -189,6 +204,94 @@ fn window(k: &mut LoopKernel, p: &mut Program, rng: &mut Rng, inputs: &[(BufId, 
     k.accs = accs;
 }
 
+/// Reductions over the rows of a matrix at every column, whose loops are too long to unroll, then perhaps others that depend on
+/// them, and what follows.
+fn deep(case: &mut Case, p: &mut Program, rng: &mut Rng) {
+    let column = case.kernel.outer[0].clone();
+    let rows = match rng.below(4) {
+        0 => column.clone(),
+        _ => SymExpr::from_i64(rng.pick(&[5, 64, 65, 127, 128, 129, DEEPEST])),
+    };
+    let across = 1 + rng.below(3) as i64;
+    let inner: Shape = [rows.clone(), SymExpr::from_i64(across)].into_iter().collect();
+    let tall = SymExpr::from_i64(DEEPEST + 3);
+    let inputs: Vec<(BufId, DType, bool)> = (0..1 + rng.below(3))
+        .map(|k| {
+            let (dtype, whole) = (rng.pick(&DTYPES), k == 0 || rng.below(3) > 0);
+            let width = if whole { column.clone() } else { SymExpr::from_i64(1) };
+            (buffer(p, dtype, [tall.clone(), width].into_iter().collect()), dtype, whole)
+        })
+        .collect();
+    let (j, r, q) = (SymExpr::loop_var(0), SymExpr::loop_var(1), SymExpr::loop_var(2));
+    let down = if rng.below(4) == 0 { r.clone() } else { &r + &q };
+    let at: Shape = [down.clone(), j.clone()].into_iter().collect();
+    let first: Shape = [down, SymExpr::ZERO].into_iter().collect();
+    let top: Shape = [SymExpr::ZERO, j.clone()].into_iter().collect();
+    let stages = 1 + rng.below(2);
+    let mut accs: Vec<AccDecl> = Vec::new();
+    for stage in 0..stages {
+        let mut b = BodyBuilder::new();
+        let mut vals = values(&mut b, rng, &inputs, (&at, &first));
+        let (buf, dtype, _) = inputs[0];
+        vals.push(b.load(buf, dtype, top.clone()));
+        if let Some(decl) = accs.first() {
+            let dtype = if decl.op.combine().is_some() { decl.dtype } else { DType::I64 };
+            vals.push(b.acc(AccId(0), dtype));
+        }
+        for _ in 0..rng.below(6) {
+            let v = grow(&mut b, rng, &vals);
+            vals.push(v);
+        }
+        if stage > 0 && across == 1 && rng.below(2) == 0 {
+            let v = vals[vals.len() - 1];
+            let out = buffer(p, b.dtype(v), [tall.clone(), column.clone()].into_iter().collect());
+            b.store(out, [r.clone(), j.clone()].into_iter().collect(), v, StoreMode::Write);
+        }
+        let place = b.index(&r * across + &q);
+        reductions_of_any(&mut b, rng, &vals, place, &mut accs);
+        case.kernel.stages.push(Stage { inner: inner.clone(), insts: b.finish() });
+    }
+    let mut b = BodyBuilder::new();
+    for (n, decl) in accs.iter().enumerate() {
+        let dtype = if decl.op.combine().is_some() { decl.dtype } else { DType::I64 };
+        let v = b.acc(AccId(n as u32), dtype);
+        let out = buffer(p, dtype, [column.clone()].into_iter().collect());
+        b.store(out, [j.clone()].into_iter().collect(), v, StoreMode::Write);
+    }
+    case.kernel.stages.push(Stage { inner: Shape::new(), insts: b.finish() });
+    case.sums = true;
+    case.kernel.accs = accs;
+}
+
+/// Reductions of every kind and dtype.
+fn reductions_of_any(b: &mut BodyBuilder, rng: &mut Rng, vals: &[Val], place: Val, accs: &mut Vec<AccDecl>) {
+    for _ in 0..1 + rng.below(2) {
+        let (v, dtype) = (vals[vals.len() - 1 - rng.below(vals.len().min(4))], rng.pick(&DTYPES));
+        let dtype = if matches!(dtype, DType::BF16 | DType::F16) { DType::F32 } else { dtype };
+        let v = b.cast(v, dtype);
+        let ops: &[ReduceOp] = match dtype {
+            DType::Bool => &[ReduceOp::Any, ReduceOp::All],
+            d if d.is_float() => {
+                &[ReduceOp::Max, ReduceOp::Min, ReduceOp::Sum, ReduceOp::ArgMax, ReduceOp::ArgMin]
+            }
+            _ => &[
+                ReduceOp::Max,
+                ReduceOp::Min,
+                ReduceOp::Sum,
+                ReduceOp::Prod,
+                ReduceOp::Xor,
+                ReduceOp::ArgMax,
+                ReduceOp::ArgMin,
+            ],
+        };
+        let op = rng.pick(ops);
+        let v = if op == ReduceOp::Sum && dtype.is_float() { moderate(b, v) } else { v };
+        let position = op.combine().is_none().then_some(place);
+        b.reduce(AccId(accs.len() as u32), v, position);
+        accs.push(AccDecl { op, dtype });
+    }
+}
+
 /// Loads of all inputs, and values grown from them.
 fn values(
     b: &mut BodyBuilder,
@@ -206,6 +309,9 @@ fn values(
         };
         vals.push(loaded);
     }
+    if rng.below(4) == 0 {
+        vals.push(spread(b, rng, inputs, at.0));
+    }
     if rng.below(3) == 0 {
         let i = SymExpr::loop_var(1) * 3 + SymExpr::loop_var(0);
         vals.push(b.index(i));
@@ -220,19 +326,57 @@ fn values(
     vals
 }
 
+/// A load with an address for each lane: with a step, of neighbours in groups, or by an index from data.
+fn spread(b: &mut BodyBuilder, rng: &mut Rng, inputs: &[(BufId, DType, bool)], at: &Shape) -> Val {
+    let (buf, dtype, _) = inputs[rng.below(inputs.len())];
+    let mut index = at.clone();
+    // The last is the column, the axis if there is one outside.
+    let j = index[1].clone();
+    let by = SymExpr::from_i64(rng.pick(&[2, 7, 8, 11]));
+    index[1] = match rng.below(5) {
+        0 => j * 2 + 1,
+        1 => j.floor_div(&by) * 3 + j.modulo(&by),
+        2 => SymExpr::from_i64(LONGEST) - j,
+        3 => (&j * 5 + &index[0]).modulo(&by) * 2 + j,
+        _ => {
+            let whole =
+                inputs.iter().find(|(_, dtype, whole)| *whole && matches!(dtype, DType::I32 | DType::I64));
+            let v = match whole {
+                Some((from, dtype, _)) => b.load(*from, *dtype, at.clone()),
+                None => b.index(j * 3),
+            };
+            let dtype = b.dtype(v);
+            let low = b.constant(Scalar::Int(63), dtype);
+            let mut v = b.op(ScalarOp::And, &[v, low]);
+            if dtype == DType::I64 && rng.below(2) == 0 {
+                v = b.check(v, SymExpr::from_i64(64), None, 0);
+            }
+            b.as_index(v)
+        }
+    };
+    b.load(buf, dtype, index)
+}
+
 fn reductions(b: &mut BodyBuilder, rng: &mut Rng, vals: &[Val]) -> (Vec<AccDecl>, bool) {
-    let wanted = [DType::F32, DType::F64, DType::I32, DType::I64];
+    let wanted = [DType::F32, DType::F64, DType::I32, DType::I64, DType::Bool, DType::U8, DType::I16];
     let mut accs = Vec::new();
     let mut sums = false;
     for _ in 0..1 + rng.below(2) {
         let v = vals[rng.below(vals.len())];
         let dtype = rng.pick(&wanted);
         let v = b.cast(v, dtype);
-        let ops: &[ReduceOp] = match dtype.is_float() {
-            true => &[ReduceOp::Max, ReduceOp::Min, ReduceOp::Sum],
-            false => {
-                &[ReduceOp::Max, ReduceOp::Min, ReduceOp::Sum, ReduceOp::Xor, ReduceOp::Any, ReduceOp::All]
-            }
+        let ops: &[ReduceOp] = match dtype {
+            DType::Bool => &[ReduceOp::Any, ReduceOp::All],
+            d if d.is_float() => &[ReduceOp::Max, ReduceOp::Min, ReduceOp::Sum],
+            _ => &[
+                ReduceOp::Max,
+                ReduceOp::Min,
+                ReduceOp::Sum,
+                ReduceOp::Prod,
+                ReduceOp::Xor,
+                ReduceOp::Any,
+                ReduceOp::All,
+            ],
         };
         let op = rng.pick(ops);
         let sum = op == ReduceOp::Sum && dtype.is_float();
@@ -342,7 +486,7 @@ impl Compiled {
 
 fn memory(case: &Case, rng: &mut Rng) -> Vec<Vec<u8>> {
     let fill = |b: &Buffer, rng: &mut Rng| -> Vec<u8> {
-        (0..(ROWS + WINDOW) * LONGEST + 70).flat_map(|_| element(b.dtype, rng)).collect()
+        (0..(DEEPEST + 3) * LONGEST + 70).flat_map(|_| element(b.dtype, rng)).collect()
     };
     case.program.buffers.values().map(|b| fill(b, rng)).collect()
 }
@@ -375,7 +519,8 @@ fn check(seed: u64, leaves: &mut usize) {
         for (at, (buf, b)) in case.program.buffers.iter().enumerate() {
             let size = b.dtype.size();
             for (k, (x, y)) in got[at].chunks(size).zip(want[at].chunks(size)).enumerate() {
-                let equal = same(b.dtype, x, y, case.sums);
+                // Lanes that are columns add in the same order.
+                let equal = same(b.dtype, x, y, case.sums && axis.is_none());
                 assert!(
                     equal,
                     "seed {seed}, n {n}, {buf:?} {}: element {k} is {x:02x?}, Cranelift's {y:02x?}\n{:#?}",

@@ -15,6 +15,11 @@ fn is_vex(name: &str) -> bool {
     name.starts_with('K') || name == "BZHI"
 }
 
+/// Whether a name of `codes` has an address for each lane.
+fn is_spread(name: &str) -> bool {
+    name.starts_with("VGATHER") || name.starts_with("VSCATTER")
+}
+
 /// The mnemonic of a name of `codes`.
 fn mnemonic(name: &str, digit: u8) -> String {
     match (name, digit) {
@@ -30,7 +35,7 @@ fn first_operands(name: &str) -> Vec<u8> {
     match name {
         "VPSHIFTD" => vec![2, 4, 6],
         // The destination is a mask.
-        "VCMPPS" | "VCMPPD" | "VPCMPD" | "VPCMPQ" | "VPTESTMB" => (0..8).collect(),
+        "VCMPPS" | "VCMPPD" | "VPCMPD" | "VPCMPQ" | "VPCMPUQ" | "VPTESTMB" => (0..8).collect(),
         _ => vec![0, 1, 7, 8, 15, 16, 21, 24, 31],
     }
 }
@@ -67,7 +72,7 @@ fn three(code: Code, imm: Option<u8>) -> bool {
 
 #[test]
 fn vector_instructions_on_registers() {
-    for (name, code) in ALL.iter().filter(|(name, _)| !is_vex(name)) {
+    for (name, code) in ALL.iter().filter(|(name, _)| !is_vex(name) && !is_spread(name)) {
         let (imm, shift) = (takes_imm(name), *name == "VPSHIFTD");
         let three = shift || three(*code, imm);
         for first in first_operands(name) {
@@ -91,7 +96,7 @@ fn vector_instructions_on_registers() {
                     if code.reversed || *name == "VMOVDQU8_STORE" {
                         want.reverse();
                     }
-                    if *name == "VPMOVM2B" && last > 7 {
+                    if name.starts_with("VPMOVM2") && last > 7 {
                         continue;
                     }
                     assert_eq!(registers(&i), want, "{name} {bytes:02x?}");
@@ -104,8 +109,8 @@ fn vector_instructions_on_registers() {
 
 #[test]
 fn vector_instructions_on_memory() {
-    for (name, code) in ALL.iter().filter(|(name, _)| !is_vex(name)) {
-        if matches!(*name, "VPBROADCASTQ" | "VPMOVM2B") {
+    for (name, code) in ALL.iter().filter(|(name, _)| !is_vex(name) && !is_spread(name)) {
+        if matches!(*name, "VPBROADCASTQ" | "VPMOVM2B" | "VPMOVM2Q") {
             continue;
         }
         let imm = takes_imm(name);
@@ -149,8 +154,10 @@ fn vector_instructions_on_memory() {
 
 #[test]
 fn one_element_for_all_lanes() {
-    for (name, code) in ALL.iter().filter(|(name, c)| !is_vex(name) && c.memory == 64 && !c.reversed) {
-        if matches!(*name, "VPBROADCASTQ" | "VMOVUPS" | "VMOVUPD") {
+    for (name, code) in
+        ALL.iter().filter(|(name, c)| !is_vex(name) && !is_spread(name) && c.memory == 64 && !c.reversed)
+    {
+        if matches!(*name, "VPBROADCASTQ" | "VPMOVM2Q" | "VMOVUPS" | "VMOVUPD") {
             continue;
         }
         let imm = takes_imm(name);
@@ -168,11 +175,38 @@ fn one_element_for_all_lanes() {
 }
 
 #[test]
+fn an_address_for_each_lane() {
+    for (name, code) in ALL.iter().filter(|(name, _)| is_spread(name)) {
+        for (base, index) in [(7, 0), (9, 7), (1, 8), (14, 16), (2, 23), (RBP, 31)] {
+            for displacement in [0, 8, 508, 4000, -16] {
+                for (first, mask) in [(1, 3), (18, 7), (30, 4)] {
+                    let scale = if code.w { 3 } else { 2 };
+                    let at = Base::Lanes { base, index, scale, displacement };
+                    let rm = Rm::Mem { base: at, broadcast: false };
+                    let bytes = assembled(|a| a.evex(*code, first, 0, rm, Lanes { mask, zero: false }, None));
+                    let i = whole(&bytes, name, 0);
+                    assert_eq!(registers(&i), [usize::from(first)], "{name}");
+                    assert_eq!(i.memory_base().number(), usize::from(base), "{name}");
+                    assert_eq!(i.memory_index(), Register::ZMM0 + u32::from(index), "{name}");
+                    assert_eq!(i.memory_index_scale(), 1 << scale);
+                    assert_eq!(i.memory_displacement64() as i64, i64::from(displacement), "{name}");
+                    assert_eq!(i.op_mask(), Register::K0 + u32::from(mask));
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn masks_and_general_registers() {
     for (name, code) in ALL.iter().filter(|(name, _)| is_vex(name)) {
         let memory = *name == "KMOVW_STORE";
         for last in (0..8).filter(|_| !memory) {
-            let second = if matches!(*name, "KNOTW" | "KMOVW" | "KMOVW_FROM" | "KSHIFTRW") { 0 } else { 5 };
+            let second = if matches!(*name, "KNOTW" | "KMOVW" | "KMOVW_FROM" | "KSHIFTRW" | "KORTESTW") {
+                0
+            } else {
+                5
+            };
             let bytes = assembled(|a| a.vex(*code, 3, second, Rm::Reg(last), takes_imm(name)));
             let i = whole(&bytes, name, 0);
             let want = match (second, *name) {
@@ -199,6 +233,37 @@ fn masks_and_general_registers() {
     assert_eq!(text(&|a| a.compare(RDX, RSI)), "Cmp [2, 6]");
     assert_eq!(text(&|a| a.subtract(RSI, RAX)), "Sub [6, 0]");
     assert_eq!(text(&|a| a.set(RCX, 7)), "Mov [1]");
+    assert_eq!(text(&|a| a.store(RBX, RDI, 24)), "Mov [3]");
+    assert_eq!(text(&|a| a.add_to(9, RDI, 24)), "Add [9]");
+    assert_eq!(text(&|a| a.add_constant_to(RDI, 24, -3)), "Add []");
+    assert_eq!(text(&|a| a.add(13, 1000)), "Add [13]");
+    assert_eq!(text(&|a| a.compare_with(RDX, 0)), "Cmp [2]");
+    assert_eq!(text(&|a| a.set_signed(RBX, -7)), "Mov [3]");
+    assert_eq!(text(&|a| a.copy_if_less(RBX, RDX)), "Cmovl [3, 2]");
+    assert_eq!(text(&|a| a.save(15)), "Push [15]");
+    assert_eq!(text(&|a| a.copy(RBX, RDI)), "Mov [3, 7]");
+    assert_eq!(text(&|a| a.restore_stack(RBP)), "Mov [4, 5]");
+    assert_eq!(text(&|a| a.ret()), "Ret []");
+    let calls = assembled(|a| a.align_stack(RBP)).into_iter().chain(assembled(|a| a.call_register(RDX)));
+    let calls: Vec<u8> = calls
+        .chain(assembled(|a| {
+            a.call();
+            a.jump_always();
+        }))
+        .collect();
+    let decoder = Decoder::with_ip(64, &calls, 0, DecoderOptions::NONE);
+    let all: Vec<String> =
+        decoder.into_iter().map(|i| format!("{:?} {:?}", i.mnemonic(), registers(&i))).collect();
+    assert_eq!(all, ["Mov [5, 4]", "And [4]", "Vzeroupper []", "Call [2]", "Call []", "Jmp []"]);
+    assert_eq!(text(&|a| a.restore(RBP)), "Pop [5]");
+    for displacement in [24, -8000] {
+        let i = decode(&assembled(|a| a.add_constant_to(RDI, displacement, -3)));
+        assert_eq!(
+            (i.memory_base(), i.memory_displacement64() as i64),
+            (Register::RDI, i64::from(displacement))
+        );
+        assert_eq!((i.immediate(1) as i64, i.memory_size().size()), (-3, 8));
+    }
     assert_eq!(text(&|a| a.leave()), "Vzeroupper []");
 }
 
