@@ -167,7 +167,7 @@ graph "step" {
         let mut step = program.train_step(&sgd, &options).unwrap();
         step.set("w", part.clone()).unwrap();
         for _ in 0..2 {
-            step.step(&[x.clone()], 1e-3).unwrap();
+            step.step(std::slice::from_ref(&x), 1e-3).unwrap();
         }
         step.weights().unwrap()["w"].iter_f64().map(|v| v as f32).collect()
     };
