@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use fx_ir::{Arg, Graph, Output, OutputKind};
+use ir_core::DType;
 use prims::OpError;
 use tensor::Tensor;
 
@@ -57,9 +58,9 @@ impl Piece {
         &self.key
     }
 
-    /// The key of its compiled form for any sizes of what it reads, and any floats.
-    pub fn class(&self) -> PieceKey {
-        let mut key = self.walk.class();
+    /// The key of its compiled form for any sizes of what it reads; with `any_float` also for any floats.
+    pub fn class(&self, any_float: bool) -> PieceKey {
+        let mut key = self.walk.class(any_float);
         self.stored.iter().for_each(|n| key.number(*n as u64));
         PieceKey(key)
     }
@@ -85,8 +86,8 @@ impl Piece {
     }
 
     /// It as a graph of prims, in which the dimensions of inputs for which `symbolic` holds (number of the input, dimension)
-    /// are symbols, and the floats that are further inputs, `f64` without dimensions: those of [`floats`](Piece::floats) for
-    /// which `given` holds, as far as their operators take tensors there.
+    /// are symbols, and the floats that are further inputs without dimensions, with their dtypes: those of
+    /// [`floats`](Piece::floats) for which `given` holds, as far as their operators take tensors there.
     ///
     /// # Errors
     /// An operator refuses a call.
@@ -94,7 +95,7 @@ impl Piece {
         &self,
         symbolic: &dyn Fn(usize, usize) -> bool,
         given: &dyn Fn(usize) -> bool,
-    ) -> Result<(Graph, Vec<usize>), OpError> {
+    ) -> Result<(Graph, Vec<(usize, DType)>), OpError> {
         let mut made = self.walk.graph("eager", symbolic, given)?;
         let outs = self.stored.iter().flat_map(|n| made.results[*n].iter());
         let output = |v: &fx_ir::ValueId| Output { kind: OutputKind::User, arg: Arg::Value(*v) };

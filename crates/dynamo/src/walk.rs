@@ -108,11 +108,11 @@ impl Walk {
         self.structure(key, false)
     }
 
-    /// As [`key`](Walk::key), of leaves of any sizes and of any floats.
-    pub(crate) fn class(&self) -> Key {
+    /// As [`key`](Walk::key), of leaves of any sizes, and of any floats where asked for.
+    pub(crate) fn class(&self, any_float: bool) -> Key {
         let mut key = Key::default();
         self.leaves.iter().for_each(|leaf| key.class(leaf.meta()));
-        self.structure(key, true)
+        self.structure(key, any_float)
     }
 
     /// The floats among the arguments of operators, in the order of the calls.
@@ -159,7 +159,7 @@ impl Walk {
 
     /// The calls as a graph of prims whose placeholders are the leaves; also the results of every call. Dimensions of leaves
     /// for which `symbolic` holds (number of the leaf, dimension) are symbols. Floats for which `given` holds (their number among
-    /// [`floats`](Walk::floats)) are further placeholders, `f64` without dimensions, where the operator takes them so.
+    /// [`floats`](Walk::floats)) are further placeholders without dimensions, of the results' dtype, where the operator takes them so.
     ///
     /// # Errors
     /// An operator refuses a call, which recording would have found.
@@ -240,8 +240,8 @@ pub(crate) struct Made {
     pub(crate) graph: Graph,
     /// The placeholders of the leaves.
     pub(crate) leaves: Vec<ValueId>,
-    /// The floats that are placeholders behind those of the leaves, in their order.
-    pub(crate) floats: Vec<usize>,
+    /// The floats that are placeholders behind those of the leaves, in their order, and their dtypes.
+    pub(crate) floats: Vec<(usize, DType)>,
     /// The results of each call.
     pub(crate) results: Vec<Outs>,
 }
@@ -251,8 +251,8 @@ pub(crate) struct Made {
 struct Floats {
     /// Those that were met so far.
     met: usize,
-    /// Those that are placeholders.
-    given: Vec<usize>,
+    /// Those that are placeholders, and their dtypes.
+    given: Vec<(usize, DType)>,
 }
 
 impl Floats {
@@ -266,29 +266,34 @@ impl Floats {
         (about, given): ((&str, Option<ValueId>, OriginId), &dyn Fn(usize) -> bool),
     ) -> Option<Outs> {
         let is_float = |a: &&mut Arg| matches!(a, Arg::Scalar(Scalar::Float(_)));
+        let floats = args.iter().filter(|a| matches!(a, Arg::Scalar(Scalar::Float(_)))).count();
+        // With 16-bit results a tensor would be rounded to 16 bits first, where a number is not.
+        let dtype = call.metas.first().map(|m| m.dtype).filter(|d| matches!(d, DType::F32 | DType::F64));
+        let Some(dtype) = dtype.filter(|d| call.metas.iter().all(|m| m.dtype == *d)) else {
+            self.met += floats;
+            return None;
+        };
         let before = graph.nodes.len();
         let (mut args, mut made) = (args.to_vec(), Vec::new());
         for arg in args.iter_mut().filter(is_float) {
             self.met += 1;
             let number = self.met - 1;
             if given(number) {
-                let ty = ValueType::Tensor(TensorMeta::contiguous(DType::F64, []));
+                let ty = ValueType::Tensor(TensorMeta::contiguous(dtype, []));
                 let name = format!("float{number}");
                 let value = graph.placeholder(InputKind::User, name.clone(), &name, ty);
                 body::placed_first(graph, value);
                 *arg = Arg::Value(value);
-                made.push(number);
+                made.push((number, dtype));
             }
         }
         if made.is_empty() {
             return None;
         }
         let outs = body::operator(graph, op, args, about).ok();
-        // A tensor would be rounded to 16 bits first, where a number is not.
-        let exact = call.metas.iter().all(|m| matches!(m.dtype, DType::F32 | DType::F64));
         let same = |outs: &Outs| {
             let dtypes = outs.iter().map(|v| graph.meta(*v).map(|m| m.dtype));
-            exact && dtypes.eq(call.metas.iter().map(|m| Some(m.dtype)))
+            dtypes.eq(call.metas.iter().map(|m| Some(m.dtype)))
         };
         let outs = outs.filter(same);
         match outs.is_some() {

@@ -390,21 +390,19 @@ impl Code {
     }
 }
 
-/// A copy of the tensor on the backend's device, with the dimensions in the order that they have in memory and without gaps: of a
-/// part of a larger tensor, such as a rank's, only that.
+/// A copy of the tensor on the backend's device: with its strides where it has no gaps, else row by row, as programs take what has
+/// gaps: a part of a larger tensor, such as a rank's.
 fn on_device(backend: &LoadedBackend, tensor: &Tensor) -> Result<Value, Error> {
     let device = backend.first_device()?;
-    if tensor.is_contiguous() {
-        return Ok(Value::Device(backend.to_device(tensor, device)?));
-    }
     let mut order: Vec<usize> = (0..tensor.rank()).collect();
     order.sort_by_key(|&d| (std::cmp::Reverse(tensor.strides()[d]), d));
-    let dense = tensor.permute(&order)?.contiguous()?;
-    let mut strides = tensor.strides().to_vec();
-    order.iter().zip(dense.strides()).for_each(|(&d, &step)| strides[d] = step);
+    let dense = tensor.permute(&order)?;
+    if tensor.is_contiguous() || !dense.is_contiguous() {
+        return Ok(Value::Device(backend.to_device(&tensor.contiguous()?, device)?));
+    }
     let copy = backend.to_device(&dense, device)?;
     let (data, dtype, device) = (copy.data(), copy.dtype(), copy.device());
-    let turned = DeviceTensor::new(data, dtype, device, tensor.sizes(), &strides, move || drop(copy));
+    let turned = DeviceTensor::new(data, dtype, device, tensor.sizes(), tensor.strides(), move || drop(copy));
     Ok(Value::Device(turned))
 }
 

@@ -85,11 +85,11 @@ pub(crate) fn realize(defs: &mut Defs) {
             DefKind::Input | DefKind::Constant => continue,
             DefKind::Loop { .. } => {
                 costs[id] = cost(defs, id, &order, &costs);
-                let mut wanted = def.realized || wants_memory(defs, id, &consumers[id], &costs);
+                let mut wanted = def.realized || wants_memory(defs, id, &consumers, &costs);
                 if wanted && let Some(source) = spread(defs, id) {
                     give_memory(defs, source);
                     costs[id] = cost(defs, id, &order, &costs);
-                    wanted = wants_memory(defs, id, &consumers[id], &costs);
+                    wanted = wants_memory(defs, id, &consumers, &costs);
                 }
                 defs.get_mut(id).realized = wanted;
             }
@@ -266,8 +266,13 @@ fn is_kept(defs: &Defs, consumers: &[BufId]) -> bool {
     consumers.iter().any(|c| defs.get(*c).barrier)
 }
 
-fn wants_memory(defs: &Defs, id: BufId, consumers: &[BufId], costs: &Arena<BufId, Cost>) -> bool {
-    let (def, cost) = (defs.get(id), &costs[id]);
+fn wants_memory(
+    defs: &Defs,
+    id: BufId,
+    readers: &Arena<BufId, Vec<BufId>>,
+    costs: &Arena<BufId, Cost>,
+) -> bool {
+    let (def, cost, consumers) = (defs.get(id), &costs[id], &readers[id][..]);
     // What follows from a template's result in a wider dtype with little work is not stored in place of that result.
     let narrower = cost.templates.iter().any(|t| defs.get(*t).dtype.size() < def.dtype.size());
     let little = narrower && !cost.heavy && cost.insts <= MAX_RECOMPUTED;
@@ -288,7 +293,15 @@ fn wants_memory(defs: &Defs, id: BufId, consumers: &[BufId], costs: &Arena<BufId
     if from_template && consumers.iter().any(|c| defs.numel_hint(&defs.get(*c).domain()) != numel) {
         return true;
     }
-    let read_often = consumers.iter().any(|c| spreads(numel, defs.numel_hint(&defs.get(*c).domain())));
+    // A reader that has memory itself computes each of its points once; another one is computed again by each of its own readers.
+    let stored = |c: BufId| {
+        let computes = |r: &BufId| matches!(defs.get(*r).kind, DefKind::Template(_) | DefKind::Extern { .. });
+        defs.get(c).realized || defs.get(c).output || readers[c].iter().any(computes)
+    };
+    let read_often = consumers.iter().any(|&c| {
+        let points = defs.numel_hint(&defs.get(c).domain());
+        if stored(c) { spreads(numel, points) } else { points > numel }
+    });
     if cost.heavy && read_often {
         return true;
     }

@@ -1,4 +1,4 @@
-//! Algebra that changes rounding, or that holds only for finite numbers; it runs only on request.
+//! Algebra that changes rounding by more than a unit or two, or that holds only for finite numbers; it runs only on request.
 
 use fx_ir::{Arg, Graph, ValueId};
 use ir_core::Class;

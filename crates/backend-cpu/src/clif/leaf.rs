@@ -16,7 +16,7 @@ use super::emit::Emit;
 use super::host;
 use super::values::{Class, Vals};
 use crate::evex::{self, Input, Leaf, STEP, Turn, accumulators_at};
-use crate::vir::Dim;
+use crate::vir::{Dim, VKind};
 
 /// Lanes of a leaf's accumulators.
 pub(super) const LEAF_LANES: u32 = STEP;
@@ -158,6 +158,12 @@ impl<'k> Emit<'_, 'k> {
     fn pass_values(&mut self, placed: &Placed, stage: usize, block: Value) {
         let turns = placed.leaf.inputs.iter().filter_map(Input::turn).filter(|t| t.stage == stage);
         let mut turns: Vec<usize> = turns.map(|t| t.number).collect();
+        // A check that is the same along the axis is made here, also in a turn of which the leaf reads nothing.
+        let source = &self.kernel.stages[stage];
+        let checks = source.insts.iter().any(|i| !i.varies && matches!(i.kind, VKind::Check { .. }));
+        if checks && !placed.leaf.moving.contains_key(&stage) {
+            turns.extend(0..if placed.leaf.whole { evex::turns(source).unwrap_or(1) } else { 1 });
+        }
         turns.sort_unstable();
         turns.dedup();
         let template = placed.leaf.inputs.iter().position(|i| *i == Input::Template);

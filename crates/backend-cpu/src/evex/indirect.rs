@@ -64,6 +64,10 @@ impl Lower<'_> {
             }
         }
         let spaced = spaced + SymExpr::from_i64(constant);
+        // All of it is evenly spaced, but by a number that instructions do not hold.
+        if spaced == *e {
+            return None;
+        }
         let mut total = if spaced == SymExpr::ZERO { None } else { Some(self.lanes_of(&spaced)?) };
         for (coef, factors) in rest {
             let mut product: Option<Regs> = None;

@@ -223,6 +223,7 @@ impl Lower<'_> {
 
     /// Makes the number in a slot, `e` times `unit` at the loops' first turns, follow the loops that are open.
     pub(super) fn follow(&mut self, slot: u32, e: &SymExpr, unit: i64) -> Option<()> {
+        let mut moves = Vec::new();
         for n in 0..self.levels.len() {
             let Level { var, extent, inside, blocks } = &self.levels[n];
             let (step, _) = e.affine_in(&Atom::Loop(*var))?;
@@ -232,7 +233,10 @@ impl Lower<'_> {
             let (inside, around) = (*inside as usize, blocks.unwrap_or(*inside) as usize);
             let back = &(&step * extent) * -unit;
             let (by, back) = (self.number(&(step * unit))?, self.number(&back)?);
-            let loops = &mut self.b.body.loops;
+            moves.push((inside, around, by, back));
+        }
+        let loops = &mut self.b.body.loops;
+        for (inside, around, by, back) in moves {
             if !loops[inside].moves.iter().any(|m| m.slot == slot) {
                 loops[inside].moves.push(Move { slot, by });
                 loops[around].back.push(Move { slot, by: back });

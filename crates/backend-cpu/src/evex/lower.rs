@@ -101,6 +101,9 @@ pub(crate) fn leaf(kernel: &VKernel, stages: &[usize], axis: u32) -> Option<Leaf
     attempt(kernel, stages, axis, true).or_else(|| attempt(kernel, stages, axis, false))
 }
 
+/// Registers of accumulators that leave enough for values.
+const MOST_ACCUMULATORS: usize = 24;
+
 fn attempt(kernel: &VKernel, stages: &[usize], axis: u32, loops: bool) -> Option<Leaf> {
     let mut lower = Lower {
         b: Build::default(),
@@ -130,7 +133,8 @@ fn attempt(kernel: &VKernel, stages: &[usize], axis: u32, loops: bool) -> Option
     prune(&mut body.insts, body.values);
     coalesce(&mut body.insts, body.values);
     body.slots = lower.inputs.len() as u32;
-    let fits = !body.insts.is_empty() && body.insts.len() <= MOST;
+    let fits =
+        !body.insts.is_empty() && body.insts.len() <= MOST && body.accumulators.len() <= MOST_ACCUMULATORS;
     fits.then(|| Leaf {
         machine: emit(&body, most_copies(kernel)),
         inputs: lower.inputs,
@@ -165,7 +169,7 @@ fn form(stage: &VStage, whole: bool, loops: bool) -> Option<Form> {
 }
 
 /// Turns of a stage's loops, if they are few.
-fn turns(stage: &VStage) -> Option<usize> {
+pub(crate) fn turns(stage: &VStage) -> Option<usize> {
     let mut all = 1i64;
     for d in &stage.loops {
         all = all.checked_mul(d.extent.as_const()?.max(0))?;

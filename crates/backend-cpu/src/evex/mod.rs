@@ -28,7 +28,7 @@ mod turns;
 
 pub(crate) use calls::Each;
 pub(crate) use emit::{STEP, accumulators_at};
-pub(crate) use lower::{Input, Leaf, Turn, leaf, variables};
+pub(crate) use lower::{Input, Leaf, Turn, leaf, turns, variables};
 
 /// Whether this processor has the instructions of `codes`.
 pub(crate) fn available() -> bool {

@@ -42,37 +42,46 @@ pub(crate) fn force(values: &[Value]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Compiled pieces: by their exact sizes, and by their structure alone.
+/// Compiled pieces: by their exact sizes and floats, by their structure with these floats, and by their structure alone.
 struct Pieces {
     exact: Lru<PieceKey, Arc<CompiledFunc>>,
     classes: Lru<PieceKey, Arc<Mutex<Class>>>,
+    schedules: Lru<PieceKey, Arc<Mutex<Schedule>>>,
 }
 
 /// The pieces of one structure.
 #[derive(Default)]
 struct Class {
     seen: Seen,
-    floats: SeenFloats,
-    /// Forms for several sizes or floats, the newest first.
+    /// Forms for several sizes or floats, the one used last first.
     forms: Vec<Form>,
+}
+
+/// The pieces of one structure whose floats differ.
+#[derive(Default)]
+struct Schedule {
+    floats: SeenFloats,
+    /// Floats that their operators do not take as tensors.
+    refused: Vec<usize>,
+    class: Class,
 }
 
 /// A compiled form for several sizes or floats.
 #[derive(Clone)]
 struct Form {
     code: Arc<CompiledFunc>,
-    /// The floats that it takes behind the tensors, by their number among the piece's.
-    given: Vec<usize>,
+    /// The floats that it takes behind the tensors, by their number among the piece's, and their dtypes.
+    given: Vec<(usize, DType)>,
     /// The bits of those that it was compiled for.
     constants: Vec<(usize, u64)>,
 }
 
-/// Forms for several sizes that are kept of one structure.
-const KEPT_FORMS: usize = 4;
+/// Forms that are kept of one structure.
+const KEPT_FORMS: usize = 8;
 
 impl Pieces {
     fn none() -> Pieces {
-        Pieces { exact: Lru::new(KEPT), classes: Lru::new(KEPT) }
+        Pieces { exact: Lru::new(KEPT), classes: Lru::new(KEPT), schedules: Lru::new(KEPT) }
     }
 }
 
@@ -89,23 +98,33 @@ fn compiled(piece: &Piece, inputs: &mut Vec<HostTensor>) -> Result<Arc<CompiledF
     if let Some(found) = pieces().exact.get(key) {
         return Ok(found);
     }
-    let of_class = piece.class();
-    let class = {
-        let mut pieces = pieces();
-        let found = pieces.classes.get(&of_class);
-        found.unwrap_or_else(|| {
-            let class = Arc::default();
-            pieces.classes.insert(of_class, Arc::clone(&class));
-            class
-        })
-    };
-    if let Some(found) = class.lock().unwrap_or_else(PoisonError::into_inner).form(piece, inputs) {
+    let floats = piece.floats();
+    if !floats.is_empty() {
+        let schedule = known(&mut pieces().schedules, piece.class(true));
+        let mut schedule = schedule.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = schedule.form(piece, &floats, inputs) {
+            return Ok(found);
+        }
+    }
+    let class = known(&mut pieces().classes, piece.class(false));
+    let mut class = class.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(found) = class.form(piece, &floats, &|_| false, inputs) {
         return Ok(found);
     }
+    drop(class);
     let (graph, _) = graph(piece, &|_, _| false, &|_| false)?;
-    let made = Arc::new(CompiledFunc::new(graph, &options())?);
+    let made = code(graph)?;
     pieces().exact.insert(key.clone(), Arc::clone(&made));
     Ok(made)
+}
+
+/// What is known of a key, which may be nothing yet.
+fn known<T: Default>(all: &mut Lru<PieceKey, Arc<Mutex<T>>>, key: PieceKey) -> Arc<Mutex<T>> {
+    all.get(&key).unwrap_or_else(|| {
+        let new = Arc::default();
+        all.insert(key, Arc::clone(&new));
+        new
+    })
 }
 
 impl Form {
@@ -114,66 +133,105 @@ impl Form {
         if self.constants.iter().any(|&(n, bits)| floats.get(n).is_none_or(|x| x.to_bits() != bits)) {
             return None;
         }
-        let given = self
-            .given
-            .iter()
-            .filter_map(|&n| HostTensor::scalar(DType::F64, Scalar::Float(*floats.get(n)?)).ok());
+        let one =
+            |&(n, dtype): &(usize, DType)| HostTensor::scalar(dtype, Scalar::Float(*floats.get(n)?)).ok();
+        let given = self.given.iter().map(one).collect::<Option<Vec<_>>>()?;
         let all: Vec<HostTensor> = tensors.iter().cloned().chain(given).collect();
         self.code.fits(&all).is_ok().then_some(all)
+    }
+
+    fn gives(&self, n: usize) -> bool {
+        self.given.iter().any(|(given, _)| *given == n)
+    }
+}
+
+impl Schedule {
+    /// A form that takes the floats that have varied as inputs; none where they are few, or where only numbers will do.
+    fn form(
+        &mut self,
+        piece: &Piece,
+        floats: &[f64],
+        inputs: &mut Vec<HostTensor>,
+    ) -> Option<Arc<CompiledFunc>> {
+        self.floats.add(floats);
+        let varied = |n: usize| self.floats.varied(n) && !self.refused.contains(&n);
+        let wanted: Vec<usize> = (0..floats.len()).filter(|n| varied(*n)).collect();
+        if wanted.is_empty() {
+            return None;
+        }
+        let found = self.class.form(piece, floats, &|n| wanted.contains(&n), inputs);
+        let used = found.as_ref().and(self.class.forms.first());
+        let refused = wanted.into_iter().filter(|n| used.is_none_or(|form| !form.gives(*n)));
+        self.refused.extend(refused);
+        found
     }
 }
 
 impl Class {
-    /// A form for several sizes or floats that fits; none where these are the first, or where only numbers will do.
-    fn form(&mut self, piece: &Piece, inputs: &mut Vec<HostTensor>) -> Option<Arc<CompiledFunc>> {
-        let floats = piece.floats();
-        for form in &self.forms {
-            if let Some(all) = form.inputs(inputs, &floats) {
-                *inputs = all;
-                return Some(Arc::clone(&form.code));
-            }
+    /// A form in which sizes that have varied are symbols and the floats for which `given` holds are inputs; none where there are
+    /// neither, or where only numbers will do.
+    fn form(
+        &mut self,
+        piece: &Piece,
+        floats: &[f64],
+        given: &dyn Fn(usize) -> bool,
+        inputs: &mut Vec<HostTensor>,
+    ) -> Option<Arc<CompiledFunc>> {
+        let found = self.forms.iter().enumerate().find_map(|(n, f)| Some((n, f.inputs(inputs, floats)?)));
+        if let Some((n, all)) = found {
+            self.forms[..=n].rotate_right(1);
+            *inputs = all;
+            return Some(Arc::clone(&self.forms[0].code));
         }
         self.seen.add(piece.sizes());
-        self.floats.add(&floats);
         // What cannot be compiled for several sizes is compiled for these.
-        let form = self.made(piece, inputs, &floats)?;
-        let all = form.inputs(inputs, &floats);
+        let form = self.made(piece, inputs, (floats, given))?;
+        let all = form.inputs(inputs, floats);
         self.forms.insert(0, form.clone());
         self.forms.truncate(KEPT_FORMS);
         *inputs = all?;
         Some(form.code)
     }
 
-    /// Compiles a form in which the sizes and floats that have varied are not constants; `None` where there are none.
-    fn made(&self, piece: &Piece, inputs: &[HostTensor], floats: &[f64]) -> Option<Form> {
+    fn made(
+        &self,
+        piece: &Piece,
+        inputs: &[HostTensor],
+        (floats, wanted): (&[f64], &dyn Fn(usize) -> bool),
+    ) -> Option<Form> {
         // A dimension of size 1 may be meant to be repeated: it stays a number.
         let symbolic = |n: usize, d: usize| self.seen.varied(n, d) && inputs[n].sizes().get(d) != Some(&1);
-        let given = |n: usize| self.floats.varied(n);
         let any_size = inputs.iter().enumerate().any(|(n, t)| (0..t.rank()).any(|d| symbolic(n, d)));
-        if !any_size && !(0..floats.len()).any(given) {
+        let any_float = (0..floats.len()).any(wanted);
+        if !any_size && !any_float {
             return None;
         }
-        let (graph, given) = graph(piece, &symbolic, &given).ok()?;
-        if !any_size && given.is_empty() {
+        let (graph, given) = graph(piece, &symbolic, wanted).ok()?;
+        if any_float && given.is_empty() {
             return None;
         }
-        let constants = floats.iter().enumerate().filter(|(n, _)| !given.contains(n));
+        let is_given = |n: usize| given.iter().any(|(given, _)| *given == n);
+        let constants = floats.iter().enumerate().filter(|(n, _)| !is_given(*n));
         let constants = constants.map(|(n, x)| (n, x.to_bits())).collect();
-        let code = Arc::new(CompiledFunc::new(graph, &options()).ok()?);
-        Some(Form { code, given, constants })
+        Some(Form { code: code(graph).ok()?, given, constants })
     }
 }
 
-/// The graph of a piece that is about to be compiled, and the floats that are its inputs.
+/// The graph of a piece, and the floats that are its inputs.
+#[allow(clippy::type_complexity)] // the numbers of floats and their dtypes
 fn graph(
     piece: &Piece,
     symbolic: &dyn Fn(usize, usize) -> bool,
     given: &dyn Fn(usize) -> bool,
-) -> Result<(Graph, Vec<usize>), Error> {
+) -> Result<(Graph, Vec<(usize, DType)>), Error> {
     let made = piece.graph(symbolic, given).map_err(|e| Error::Function(e.to_string()))?;
     tracing::debug!(target: "graph", calls = piece.calls(), "recorded calls are compiled\n{}", made.0);
-    COMPILED.fetch_add(1, Ordering::Relaxed);
     Ok(made)
+}
+
+fn code(graph: Graph) -> Result<Arc<CompiledFunc>, Error> {
+    COMPILED.fetch_add(1, Ordering::Relaxed);
+    CompiledFunc::new(graph, &options()).map(Arc::new)
 }
 
 /// Pieces that were compiled.

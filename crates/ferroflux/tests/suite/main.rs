@@ -38,3 +38,4 @@ mod together;
 mod transforms;
 mod verify;
 mod weight_only;
+mod wide_loops;
