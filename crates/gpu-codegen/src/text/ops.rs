@@ -22,7 +22,7 @@ pub(crate) fn apply(op: ScalarOp, dtype: DType, args: &[String]) -> Result<Strin
     text.ok_or_else(refuse)
 }
 
-/// `x / d` by the approximate reciprocal of `d`; it alone where `x` is 1.
+/// `x / d` by the reciprocal of `d`, which CUDA approximates; it alone where `x` is 1.
 pub(crate) fn by_reciprocal(args: &[String], one: bool) -> String {
     match args {
         [x, d] if !one => format!("({x} * reciprocal({d}))"),
