@@ -69,11 +69,13 @@ impl Cell {
         let _ = self.forward.set(Arc::clone(target));
     }
 
+    #[inline]
     fn own(&self) -> &Cell {
         self.forward.get().map_or(self, |target| target.own())
     }
 
     /// The value outside of any capture.
+    #[inline]
     pub fn actual(&self) -> Option<Value> {
         self.own().value.read().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -232,17 +232,20 @@ impl Value {
     }
 
     /// dtype and sizes.
+    #[inline]
     pub fn meta(&self) -> &Meta {
         &self.call.metas[self.out as usize]
     }
 
     /// The computed tensor; `None` as long as it is only recorded.
+    #[inline]
     pub fn data(&self) -> Option<&Tensor> {
         let own = self.resolved();
         own.call.data.get().and_then(|all| all.get(own.out as usize))
     }
 
     /// Whether a gradient flows through it to a variable.
+    #[inline]
     pub fn is_tracked(&self) -> bool {
         self.call.tracked && self.meta().dtype.is_inexact()
     }
@@ -278,6 +281,7 @@ impl Value {
     }
 
     /// What two aliases of a value share.
+    #[inline]
     pub(crate) fn resolved(&self) -> &Value {
         let mut value = self;
         while let Kind::Alias { of, .. } = &value.call.kind {

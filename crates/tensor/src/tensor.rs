@@ -170,6 +170,7 @@ impl Tensor {
     }
 
     /// Element type.
+    #[inline]
     pub fn dtype(&self) -> DType {
         self.dtype
     }
@@ -183,6 +184,7 @@ impl Tensor {
         self
     }
     /// Number of elements of each dimension.
+    #[inline]
     pub fn sizes(&self) -> &[usize] {
         &self.sizes
     }
@@ -224,9 +226,13 @@ impl Tensor {
 
     /// Whether the elements lie side by side in row-major order (dimensions of size 1 may have any stride).
     pub fn is_contiguous(&self) -> bool {
-        let expected = contiguous_strides(&self.sizes);
-        let same = |d: usize| self.sizes[d] == 1 || self.strides[d] == expected[d];
-        self.sizes.contains(&0) || (0..self.rank()).all(same)
+        let mut next = 1isize;
+        let mut same = |(&size, &stride): (&usize, &isize)| {
+            let fits = size == 1 || stride == next;
+            next = next.saturating_mul(size as isize);
+            fits
+        };
+        self.sizes.iter().zip(&self.strides).rev().all(&mut same) || self.sizes.contains(&0)
     }
 
     /// The elements, where they are of type `T` and lie side by side in row-major order.

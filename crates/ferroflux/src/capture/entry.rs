@@ -17,22 +17,15 @@ use crate::Error;
 use crate::eager::{Tensor, autocast_dtype, force};
 
 /// What a call gives to a compiled function. A call of as many tensors as most have allocates nothing here.
+#[derive(Default)]
 pub(super) struct CallArgs<'a> {
     pub(super) tensors: SmallVec<[&'a Tensor; 16]>,
     pub(super) values: SmallVec<[Value; 16]>,
     pub(super) constants: Vec<Constant>,
 }
 
-/// The inputs of a compiled form for a call that fits it.
-pub(super) struct Inputs(SmallVec<[Given; 16]>);
-
-/// One of them.
-enum Given {
-    /// The argument of this number.
-    Argument(usize),
-    /// A value from elsewhere.
-    Own(Value),
-}
+/// The inputs of a compiled form that are no arguments of a call which fits it, in their order.
+pub(super) struct Inputs(SmallVec<[Value; 4]>);
 
 impl Inputs {
     /// Of a form that needs none: the function runs by itself.
@@ -42,19 +35,10 @@ impl Inputs {
 
     /// Computes what is only recorded, all of it as one piece. Arguments are computed already.
     fn compute(&self) -> Result<(), Error> {
-        let recorded = self.0.iter().filter_map(|given| match given {
-            Given::Own(value) if value.data().is_none() => Some(value.clone()),
-            _ => None,
-        });
-        let recorded: Vec<Value> = recorded.collect();
-        if recorded.is_empty() { Ok(()) } else { force(&recorded) }
-    }
-
-    fn values<'a>(&'a self, args: &'a CallArgs<'_>) -> impl Iterator<Item = &'a Value> {
-        self.0.iter().map(|given| match given {
-            Given::Argument(n) => &args.values[*n],
-            Given::Own(value) => value,
-        })
+        match self.0.is_empty() {
+            true => Ok(()),
+            false => force(&self.0),
+        }
     }
 }
 
@@ -301,7 +285,7 @@ impl Whole {
             let what = cell.peek(|v| v.map(|v| format!("{:?}", v.meta())));
             return Err(format!("a frozen tensor was written: {}", what.unwrap_or_default()));
         }
-        let mut inputs = SmallVec::with_capacity(self.inputs.len());
+        let mut inputs = SmallVec::new();
         for (n, (source, tracked)) in self.inputs.iter().zip(&self.tracked).enumerate() {
             if self.code.is_constant(n) {
                 continue;
@@ -312,29 +296,37 @@ impl Whole {
                     Err(format!("whether a tensor requires a gradient was {tracked}, it is {}", !tracked))
                 }
             };
-            inputs.push(match source {
-                Input::Constant(value) => Given::Own(value.clone()),
-                Input::Variable(Place::Argument(n)) if *n < args.values.len() => {
-                    flows(&args.values[*n])?;
-                    Given::Argument(*n)
-                }
+            match source {
+                Input::Constant(value) => inputs.push(value.clone()),
+                Input::Variable(Place::Argument(n)) if *n < args.values.len() => flows(&args.values[*n])?,
                 Input::Variable(place) => {
                     let value =
                         value_at(place, args).ok_or("a variable has no value that had one (a gradient)")?;
                     flows(&value)?;
-                    Given::Own(value)
+                    inputs.push(value);
                 }
-            });
+            }
         }
         if !self.writes.is_empty() {
             self.shares_nothing(args)?;
         }
         let inputs = Inputs(inputs);
         inputs.compute().map_err(|e| e.to_string())?;
-        let tensors: SmallVec<[&HostTensor; 16]> = inputs.values(args).filter_map(Value::data).collect();
+        let tensors: SmallVec<[&HostTensor; 16]> =
+            self.values(&inputs, args).filter_map(Value::data).collect();
         let fits = self.code.fits(&tensors);
         drop(tensors);
         fits.map(|()| inputs).map_err(|e| e.to_string())
+    }
+
+    /// The values of the inputs of the code: arguments, and what `own` has of others.
+    fn values<'a>(&'a self, own: &'a Inputs, args: &'a CallArgs<'_>) -> impl Iterator<Item = &'a Value> {
+        let mut own = own.0.iter();
+        let given = self.inputs.iter().enumerate().filter(|(n, _)| !self.code.is_constant(*n));
+        given.filter_map(move |(_, input)| match input {
+            Input::Variable(Place::Argument(n)) if *n < args.values.len() => Some(&args.values[*n]),
+            _ => own.next(),
+        })
     }
 
     /// Whether it writes tensors from outside.
@@ -365,9 +357,9 @@ impl Whole {
 
     /// Runs the code, gives variables from outside their new values, and gives the results.
     pub(super) fn run(&self, args: &CallArgs<'_>, inputs: &Inputs) -> Result<Vec<Tensor>, Error> {
-        let tensors: Vec<HostTensor> = inputs.values(args).filter_map(|v| v.data().cloned()).collect();
+        let tensors: Vec<HostTensor> = self.values(inputs, args).filter_map(|v| v.data().cloned()).collect();
         let (results, seed) = self.code.run(&tensors)?;
-        let history = self.history(&tensors, &mut inputs.values(args), &results, seed)?;
+        let history = self.history(&tensors, &mut self.values(inputs, args), &results, seed)?;
         {
             let _mode = GradMode::set(false);
             for (place, number) in &self.writes {

@@ -5,6 +5,7 @@ use std::fmt;
 
 use dynamo::frame::{self, Break, Outcome};
 
+use super::entry::CallArgs;
 use super::{Arguments, CompiledFn, Results};
 use crate::Error;
 
@@ -53,7 +54,8 @@ impl<A: Arguments, R: Results> CompiledFn<A, R> {
     /// Refused calls of operators, and what the function returns.
     pub fn explain(&self, args: A) -> Result<Explained, Error> {
         let _modes = self.modes();
-        let call = self.call_args(&args)?;
+        let mut call = CallArgs::default();
+        self.read(&args, &mut call)?;
         let (traced, seen) = frame::observed(|| self.traced(&args, &call, false));
         let (value, _, outcome) = traced?;
         let breaks: Vec<BreakInfo> = seen.breaks.iter().map(BreakInfo::of).collect();

@@ -32,7 +32,6 @@ use aot_autograd::Mixed;
 use dynamo::frame::{self, Argument, Assign, Outcome};
 use dynamo::{Cell, DimRange, GradMode, Seen, Value};
 use ir_core::Relation;
-use smallvec::SmallVec;
 
 pub use code::{BackendFn, Callable};
 pub use explain::{BreakInfo, Explained};
@@ -118,7 +117,8 @@ impl<A: Arguments, R: Results> CompiledFn<A, R> {
     /// Runs the compiled form for these arguments, which is made now where there is none; `None` where the function must run by
     /// itself.
     fn compiled(&self, args: &A) -> Result<Option<R::Value>, Error> {
-        let call = self.call_args(args)?;
+        let mut call = CallArgs::default();
+        self.read(args, &mut call)?;
         while let Some((entry, inputs)) = self.lookup(&call, &mut |_| {}) {
             match self.run(&entry, &call, inputs)? {
                 Ran::Done(value) => return Ok(Some(value)),
@@ -141,17 +141,18 @@ impl<A: Arguments, R: Results> CompiledFn<A, R> {
         self.capture(args, &call).map(Some)
     }
 
-    fn call_args<'a>(&self, args: &'a A) -> Result<CallArgs<'a>, Error> {
-        let (mut tensors, mut constants) = (SmallVec::<[&Tensor; 16]>::new(), Vec::new());
+    /// Reads the arguments of a call, in place: moving so many values would take as long as comparing them.
+    fn read<'a>(&self, args: &'a A, call: &mut CallArgs<'a>) -> Result<(), Error> {
         args.visit(&mut |leaf| match leaf {
-            Leaf::Tensor(t) => tensors.push(t),
-            Leaf::Constant(c) => constants.push(c),
+            Leaf::Tensor(t) => call.tensors.push(t),
+            Leaf::Constant(c) => call.constants.push(c),
         });
         let outside = !frame::is_active();
-        let value = |t: &&Tensor| if outside { t.value_outside() } else { t.value() };
-        let values = tensors.iter().map(value).collect::<Result<SmallVec<[Value; 16]>, _>>()?;
-        force(&values)?;
-        Ok(CallArgs { tensors, values, constants })
+        call.values.reserve(call.tensors.len());
+        for t in &call.tensors {
+            call.values.push(if outside { t.value_outside() } else { t.value() }?);
+        }
+        force(&call.values)
     }
 
     /// The entry for a call, the one used last first; the guards that failed otherwise.
@@ -398,7 +399,8 @@ impl<A: Arguments, R: Results> CompiledFn<A, R> {
     /// An argument cannot be computed.
     pub fn is_compiled_for(&self, args: &A) -> Result<bool, Error> {
         let _modes = self.modes();
-        let call = self.call_args(args)?;
+        let mut call = CallArgs::default();
+        self.read(args, &mut call)?;
         Ok(self.lookup(&call, &mut |_| {}).is_some())
     }
 

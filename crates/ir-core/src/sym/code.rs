@@ -1,6 +1,8 @@
 //! Size expressions as flat postfix code, which a call evaluates without allocation to check its sizes. Kernels do not use
 //! it: they have compilers of their own.
 
+use smallvec::SmallVec;
+
 use super::{Atom, SymExpr, poly};
 
 /// Depth of the evaluation stack: no size expression of a real graph comes near.
@@ -8,8 +10,14 @@ const MAX_DEPTH: usize = 32;
 
 /// An expression over numbered slots, in postfix order.
 #[derive(Clone, Debug, PartialEq)]
-pub struct SizeCode {
-    ops: Vec<Op>,
+pub struct SizeCode(Code);
+
+#[derive(Clone, Debug, PartialEq)]
+enum Code {
+    /// A number and multiples of slots, as most expressions are.
+    Sum(i64, SmallVec<[(u32, i64); 2]>),
+    /// Anything else.
+    Stack(Vec<Op>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -45,38 +53,61 @@ impl SizeCode {
                 return None;
             }
         }
-        Some(SizeCode { ops })
+        Some(SizeCode(sum(&ops).unwrap_or(Code::Stack(ops))))
     }
 
     /// The value for these slots; `None` where a divisor is zero or a number does not fit.
     pub fn eval(&self, slots: &[i64]) -> Option<i64> {
-        let mut stack = [0i64; MAX_DEPTH];
-        let mut top = 0;
-        for op in &self.ops {
-            match *op {
-                Op::Number(n) => {
-                    *stack.get_mut(top)? = n;
-                    top += 1;
+        match &self.0 {
+            Code::Sum(number, terms) => {
+                let mut sum = *number;
+                for &(slot, times) in terms {
+                    sum = sum.checked_add(slots.get(slot as usize)?.checked_mul(times)?)?;
                 }
-                Op::Slot(slot) => {
-                    *stack.get_mut(top)? = *slots.get(slot as usize)?;
-                    top += 1;
-                }
-                Op::AddSlot(slot, times) => {
-                    let value = slots.get(slot as usize)?.checked_mul(times)?;
-                    let place = stack.get_mut(top.checked_sub(1)?)?;
-                    *place = place.checked_add(value)?;
-                }
-                op => {
-                    top = top.checked_sub(1)?;
-                    let b = *stack.get(top)?;
-                    let place = stack.get_mut(top.checked_sub(1)?)?;
-                    *place = op.both(*place, b)?;
-                }
+                Some(sum)
+            }
+            Code::Stack(ops) => on_stack(ops, slots),
+        }
+    }
+}
+
+/// The code as a sum, where it is one.
+fn sum(ops: &[Op]) -> Option<Code> {
+    let (Op::Number(number), terms) = ops.split_first()? else { return None };
+    let term = |op: &Op| match *op {
+        Op::AddSlot(slot, times) => Some((slot, times)),
+        _ => None,
+    };
+    Some(Code::Sum(*number, terms.iter().map(term).collect::<Option<_>>()?))
+}
+
+fn on_stack(ops: &[Op], slots: &[i64]) -> Option<i64> {
+    let mut stack = [0i64; MAX_DEPTH];
+    let mut top = 0;
+    for op in ops {
+        match *op {
+            Op::Number(n) => {
+                *stack.get_mut(top)? = n;
+                top += 1;
+            }
+            Op::Slot(slot) => {
+                *stack.get_mut(top)? = *slots.get(slot as usize)?;
+                top += 1;
+            }
+            Op::AddSlot(slot, times) => {
+                let value = slots.get(slot as usize)?.checked_mul(times)?;
+                let place = stack.get_mut(top.checked_sub(1)?)?;
+                *place = place.checked_add(value)?;
+            }
+            op => {
+                top = top.checked_sub(1)?;
+                let b = *stack.get(top)?;
+                let place = stack.get_mut(top.checked_sub(1)?)?;
+                *place = op.both(*place, b)?;
             }
         }
-        stack.first().copied()
     }
+    stack.first().copied()
 }
 
 impl Op {

@@ -98,6 +98,8 @@ pub struct Binder {
     order: Vec<SymId>,
     equations: Vec<Equation>,
     guards: Vec<SizeCode>,
+    /// One more than the number of the last symbol.
+    slots: usize,
 }
 
 impl Binder {
@@ -113,6 +115,7 @@ impl Binder {
             order: known.to_vec(),
             equations: Vec::new(),
             guards: Vec::new(),
+            slots: 0,
         };
         let mut open: Vec<(SizeSource, SymExpr)> = given.into_iter().collect();
         loop {
@@ -130,6 +133,8 @@ impl Binder {
         }
         let undetermined = |(place, size)| Equation { place, size, what: Rule::Undetermined };
         made.equations.extend(open.into_iter().map(undetermined));
+        let last = made.order.iter().map(|id| id.index() + 1).max();
+        made.slots = last.unwrap_or(0).max(made.symbols.len());
         made
     }
 
@@ -203,7 +208,7 @@ impl Binder {
     }
     /// How many values [`solve`](Binder::solve) works on: one per symbol, by its number.
     pub fn slots(&self) -> usize {
-        self.order.iter().map(|id| id.index() + 1).max().unwrap_or(0).max(self.symbols.len())
+        self.slots
     }
 
     /// Finds the symbols' values, and checks ranges and guards. `values` has [`slots`](Binder::slots) places, those of the
