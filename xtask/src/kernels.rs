@@ -1,4 +1,4 @@
-//! `xtask kernels`: compiles every GPU kernel of golden cases to machine code, without a GPU.
+//! `xtask kernels`: compiles every GPU kernel of golden cases, or of archives without goldens, to machine code, without a GPU.
 //!
 //! For NVIDIA's cards NVRTC is enough for that (`pip install nvidia-cuda-nvrtc`; its folder in `CUDA_PATH`), for AMD's clang 19
 //! or later (`apt-get install clang-19 lld-19`), which is also asked what registers kernels use: products and attention by matrix
@@ -11,7 +11,8 @@ pub(crate) mod page;
 mod programs;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use backend_rocm::Clang;
@@ -20,8 +21,9 @@ use ferroflux::Options;
 use ferroflux::optim::{Optimizer, Sgd};
 use ferroflux::train::{DiffOptions, TrainOptions, Wrt};
 use gpu_codegen::{Dialect, Target};
-use gpu_runtime::Module;
+use gpu_runtime::{Mode, Module};
 use rayon::prelude::*;
+use testing::cases::Cases;
 
 use crate::corpus::{self, Kind};
 
@@ -46,6 +48,9 @@ pub(crate) struct Args {
     /// Prints the helpers of each module too.
     #[arg(long, requires = "print")]
     helpers: bool,
+    /// Compiles each kernel of `reduce-overhead` by itself, one after another, and prints the seconds that it took.
+    #[arg(long, conflicts_with = "print")]
+    times: bool,
 }
 
 /// Compiles; `false` where a kernel is rejected.
@@ -60,14 +65,20 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     // Modules that several cases share are compiled once.
     let mut modules: BTreeMap<(&str, String), (String, Module)> = BTreeMap::new();
     let mut refused: BTreeMap<String, usize> = BTreeMap::new();
-    for case in &cases {
-        // `xtask corpus` counts what does not compile to kernel-ir.
-        let Ok(programs) = programs(&mut loader, case) else { continue };
+    // `xtask corpus` counts what does not compile to kernel-ir.
+    let golden = cases.iter().filter_map(|case| Some((case.case.clone(), programs(&mut loader, case).ok()?)));
+    let all: Vec<_> = golden
+        .chain(args.paths.iter().filter_map(|path| archive(path).transpose()).collect::<Result<Vec<_>>>()?)
+        .collect();
+    for (case, programs) in &all {
         for ((arch, target), program) in targets.iter().flat_map(|t| programs.iter().map(move |p| (t, p))) {
-            match gpu_runtime::modules(program, target) {
+            let list = match args.times {
+                true => gpu_runtime::single_kernels(program, target, Mode::ReduceOverhead),
+                false => gpu_runtime::modules(program, target),
+            };
+            match list {
                 Ok(list) => {
-                    let named =
-                        list.into_iter().map(|m| ((*arch, m.kernels.clone()), (case.case.clone(), m)));
+                    let named = list.into_iter().map(|m| ((*arch, m.kernels.clone()), (case.clone(), m)));
                     modules.extend(named);
                 }
                 Err(error) => *refused.entry(error.to_string()).or_default() += 1,
@@ -83,6 +94,9 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
             println!("// {case}\n{helpers}{}", module.kernels);
         }
         return Ok(true);
+    }
+    if args.times {
+        return times(&modules);
     }
     let amd = targets.iter().any(|(_, target)| target.dialect == Dialect::HIP);
     let clang = if amd { Some(Clang::find()?) } else { None };
@@ -102,8 +116,47 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         println!("{arch}: {all} modules, {failed} failed");
     }
     let failed = refusals.len();
-    println!("{} cases, {} modules, {failed} failed", cases.len(), modules.len());
+    println!("{} cases, {} modules, {failed} failed", all.len(), modules.len());
     Ok(failed == 0)
+}
+
+/// An archive without goldens, and what it compiles to: a training step where it returns a loss. `None` for folders and files of
+/// golden cases.
+fn archive(path: &Path) -> Result<Option<(String, Vec<kernel_ir::Program>)>> {
+    if path.is_dir() || !corpus::find(&[path.to_owned()], Kind::value_variants())?.is_empty() {
+        return Ok(None);
+    }
+    let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let program = match path.extension().is_some_and(|e| e == "zip") {
+        true => ferroflux::Program::from_bytes(Cases::open(path)?.archive(&name)?)?,
+        false => ferroflux::Program::load(path)?,
+    };
+    let kernels = match program.trains() {
+        true => program.step_kernels(&TrainOptions::new(Optimizer::Sgd(Sgd::default())))?,
+        false => program.kernels()?,
+    };
+    Ok(Some((name, vec![kernels])))
+}
+
+/// Prints how long each kernel takes to compile, the slowest first.
+fn times(modules: &BTreeMap<(&str, String), (String, Module)>) -> Result<bool> {
+    let mut rows = Vec::new();
+    for ((arch, text), (case, module)) in modules {
+        let start = Instant::now();
+        let code = backend_cuda::compile(module, arch).with_context(|| format!("{arch} {case}"))?;
+        rows.push((
+            start.elapsed().as_secs_f64(),
+            code.len(),
+            text.len(),
+            format!("{arch} {case} {}", module.entries.join(" ")),
+        ));
+    }
+    rows.sort_by(|a, b| b.0.total_cmp(&a.0));
+    for (seconds, code, text, name) in &rows {
+        println!("{seconds:.3} s {code:>8} bytes of code {text:>6} characters  {name}");
+    }
+    println!("{:.3} s in all, {} kernels", rows.iter().map(|r| r.0).sum::<f64>(), rows.len());
+    Ok(true)
 }
 
 /// What is wrong with a module for an AMD GPU; `None` where nothing is.

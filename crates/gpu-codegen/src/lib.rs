@@ -54,7 +54,7 @@ pub use dialect::{Dialect, Prelude};
 pub use fused_launch::chain::{Chain, chain};
 pub use fused_launch::{LaunchGroup, fuse_launches};
 pub use library::blocks::{Blocks, fold};
-pub use library::epilogue::{Packed, epilogue, epilogue_of, relayout, result_dtype, store_order};
+pub use library::epilogue::{Packed, epilogue, epilogue_of, in_place, relayout, result_dtype, store_order};
 pub use library::pack::pack_weights;
 pub use library::rows::align_rows;
 pub use library::vendor_epilogue::{Bias, StridedView, VendorEpilogue, vendor_epilogue};

@@ -16,6 +16,8 @@ pub struct Candidate {
     pub parts: Vec<Part>,
     /// Bytes of each scratch buffer that the parts share. Not zeroed.
     pub scratch: Vec<SymExpr>,
+    /// The buffer whose memory may take the place of scratch buffer 0, where it is that buffer's alone during the step.
+    pub in_place: Option<BufId>,
 }
 
 /// A part of a candidate.
@@ -32,6 +34,7 @@ impl From<Variant> for Candidate {
             name: v.name,
             parts: v.kernels.into_iter().map(Part::Kernel).collect(),
             scratch: v.scratch,
+            in_place: None,
         }
     }
 }

@@ -80,14 +80,14 @@ pub(crate) struct Parts<'a, D: Driver> {
 }
 
 impl<'a, D: Driver> Parts<'a, D> {
-    pub(crate) fn on<'b>(&'b self, addresses: &'b [u64], scratch: u64) -> LaunchContext<'b, D> {
+    pub(crate) fn on<'b>(&'b self, addresses: &'b [u64], arena: u64) -> LaunchContext<'b, D> {
         LaunchContext {
             driver: self.driver,
             program: self.program,
             steps: self.steps,
             functions: self.functions,
             addresses,
-            scratch,
+            arena,
             apart: false,
         }
     }
@@ -312,8 +312,7 @@ impl<D: Driver> Compiled<D> {
         let sources = (self.program.inputs.iter().zip(inputs).zip(&entry.prepared.inputs))
             .map(|((spec, view), layout)| source(&spec.name, layout, view, device))
             .collect::<Result<Vec<Source>, GpuError>>()?;
-        let scratch = arena + entry.prepared.scratch;
-        let given = CallTensors { views: inputs, sources: &sources, scratch, generation };
+        let given = CallTensors { views: inputs, sources: &sources, arena, generation };
         entry.calls += 1;
         if entry.prepared.list.is_ok() { self.run_list(entry, &given) } else { self.run_steps(entry, &given) }
     }
@@ -390,7 +389,7 @@ impl<D: Driver> Compiled<D> {
             state.arena = Some(self.memory.block(wanted)?);
             let usage = self.memory.usage();
             tracing::debug!(
-                target: "kernel", program = self.program.name, arena = wanted, scratch = wanted - entry.prepared.scratch.min(wanted),
+                target: "kernel", program = self.program.name, arena = wanted, scratch = entry.prepared.scratch_bytes,
                 used = usage.used, peak = usage.peak, "memory of calls"
             );
         }
@@ -409,7 +408,7 @@ impl<D: Driver> Compiled<D> {
             entry.addresses[root] = arena + at;
         }
         if let Ok(list) = &mut entry.prepared.list {
-            list.fix(&entry.addresses, arena + entry.prepared.scratch, own);
+            list.fix(&entry.addresses, arena, own);
         }
         entry.generation = state.generation;
         Ok(())
@@ -474,7 +473,7 @@ impl<D: Driver> Compiled<D> {
             return Err(GpuError::Malformed("a call without launches".into()));
         };
         list.patch(&entry.addresses);
-        let on = LaunchContext { apart: profiled, ..parts.on(&entry.addresses, given.scratch) };
+        let on = LaunchContext { apart: profiled, ..parts.on(&entry.addresses, given.arena) };
         // SAFETY: every address is memory of this call, as large as its buffer, by the memory plan, the blocks above and
         // the checks of the inputs.
         let mut one = |n: usize| unsafe { list.launch(n, &on) };

@@ -97,7 +97,7 @@ pub(crate) fn candidate<D: Driver>(
         }))],
         _ => return None,
     };
-    Some(Candidate { name: "exchange".into(), parts, scratch: Vec::new() })
+    Some(Candidate { name: "exchange".into(), parts, scratch: Vec::new(), in_place: None })
 }
 
 /// An exchange of a program.

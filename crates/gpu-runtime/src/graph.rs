@@ -214,7 +214,7 @@ impl<D: Driver> Recorded<D> {
             });
         }
         list.patch(addresses);
-        let (list, on) = (&*list, parts.on(addresses, call.scratch));
+        let (list, on) = (&*list, parts.on(addresses, call.arena));
         // SAFETY: the addresses are those of the blocks above and of the call's tensors, which are as large as their
         // buffers.
         let mut work = || (0..list.calls.len()).try_for_each(|n| unsafe { list.launch(n, &on) });
@@ -242,8 +242,8 @@ impl<D: Driver> Recorded<D> {
 pub(crate) struct CallTensors<'a> {
     pub(crate) views: &'a [TensorView<'a>],
     pub(crate) sources: &'a [Source],
-    /// Address of scratch memory.
-    pub(crate) scratch: u64,
+    /// Address of the arena.
+    pub(crate) arena: u64,
     /// A counter of changes of everything but inputs and outputs.
     pub(crate) generation: u64,
 }

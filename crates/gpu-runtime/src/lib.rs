@@ -66,15 +66,37 @@ pub use transfer::{allocate, copy, to_device, to_host};
 /// # Errors
 /// A step has no kernel.
 pub fn modules(program: &kernel_ir::Program, target: &gpu_codegen::Target) -> Result<Vec<Module>, GpuError> {
+    texts(program, target, Mode::MaxAutotune, plan::MAX_PER_MODULE)
+}
+
+/// As [`modules`], the texts that a mode compiles, each kernel in a module of its own.
+///
+/// # Errors
+/// As for [`modules`].
+pub fn single_kernels(
+    program: &kernel_ir::Program,
+    target: &gpu_codegen::Target,
+    mode: Mode,
+) -> Result<Vec<Module>, GpuError> {
+    texts(program, target, mode, 1)
+}
+
+fn texts(
+    program: &kernel_ir::Program,
+    target: &gpu_codegen::Target,
+    mode: Mode,
+    each: usize,
+) -> Result<Vec<Module>, GpuError> {
     let mut program = program.clone();
     adapt(&mut program, target);
     // Exchanges have no text.
-    let none = || Candidate { name: "exchange".into(), parts: Vec::new(), scratch: Vec::new() };
+    let none =
+        || Candidate { name: "exchange".into(), parts: Vec::new(), scratch: Vec::new(), in_place: None };
     let library = |step: &kernel_ir::Step| Vec::from_iter(exchange::is_exchange(step).then(none));
-    let mut planner = plan::Planner::new(&program, target, &library, Mode::MaxAutotune);
+    let mut planner = plan::Planner::new(&program, target, &library, mode);
     planner.plan(&program.init)?;
     planner.plan_call(&program.steps)?;
-    Ok(planner.kernels.modules(plan::MAX_PER_MODULE, target))
+    Ok(planner.kernels.modules(each, target))
 }
 
 /// Adds to a program the steps that kernels for this device want: weights in another layout, rows that

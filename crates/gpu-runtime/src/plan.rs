@@ -10,7 +10,7 @@ use gpu_codegen::{
 };
 use ir_core::{EntityId, SymExpr};
 use kernel_ir::runtime::{Node, Plan, control};
-use kernel_ir::{ArenaPlan, ExternCall, ExternOp, Footprint, LiveRange, Program, Step};
+use kernel_ir::{ArenaPlan, BufId, ExternCall, ExternOp, Footprint, LiveRange, Program, Step};
 use linalg::host::MatrixRoutine;
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
@@ -72,6 +72,8 @@ pub(crate) struct PlannedCandidate {
     pub(crate) name: String,
     pub(crate) parts: Vec<Runnable>,
     pub(crate) scratch: Vec<SymExpr>,
+    /// As that of [`Candidate`].
+    pub(crate) in_place: Option<BufId>,
 }
 
 /// A part of a candidate.
@@ -212,8 +214,12 @@ impl<'a> Planner<'a> {
             let mut taken = taken.into_iter();
             let (members, others) = open.into_iter().partition(|_| taken.next() == Some(true));
             open = others;
-            let candidate =
-                Candidate { name: "fused".into(), parts: vec![Part::Kernel(shared)], scratch: Vec::new() };
+            let candidate = Candidate {
+                name: "fused".into(),
+                parts: vec![Part::Kernel(shared)],
+                scratch: Vec::new(),
+                in_place: None,
+            };
             planned.push(self.shared(members, vec![candidate]));
         }
         Ok(planned)
@@ -234,7 +240,12 @@ impl<'a> Planner<'a> {
             // concatenated.
             if firsts.iter().all(|c| c.scratch.is_empty()) {
                 let parts = firsts.into_iter().flat_map(|c| c.parts).collect();
-                candidates.push(Candidate { name: "separate".into(), parts, scratch: Vec::new() });
+                candidates.push(Candidate {
+                    name: "separate".into(),
+                    parts,
+                    scratch: Vec::new(),
+                    in_place: None,
+                });
             }
         } else {
             candidates.truncate(1);
@@ -367,6 +378,7 @@ impl Kernels {
             name: candidate.name,
             parts: candidate.parts.into_iter().map(part).collect(),
             scratch: candidate.scratch,
+            in_place: candidate.in_place,
         }
     }
 

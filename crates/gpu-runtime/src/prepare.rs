@@ -6,7 +6,7 @@ use std::ops::Range;
 use gpu_codegen::Param;
 use ir_core::{DType, EntityId};
 use kernel_ir::runtime::{Node, RunError, Sizes};
-use kernel_ir::{BufId, Program, Storage};
+use kernel_ir::{BufId, LiveRange, Program, Storage};
 
 use crate::machine::bytes_of;
 use crate::memory::span;
@@ -34,8 +34,8 @@ pub(crate) struct Prepared {
     pub(crate) arena: Vec<(usize, u64)>,
     /// Bytes of the arena, including scratch.
     pub(crate) arena_bytes: u64,
-    /// The offset of scratch in the arena.
-    pub(crate) scratch: u64,
+    /// How many of them are for scratch alone.
+    pub(crate) scratch_bytes: u64,
     /// All launches, or the reason why they cannot be listed.
     pub(crate) list: Result<List, String>,
 }
@@ -72,7 +72,7 @@ pub(crate) struct List {
 pub(crate) enum Place {
     /// A root buffer.
     Root(u32),
-    /// A scratch buffer, by its offset.
+    /// A scratch buffer, by its offset in the arena.
     Scratch(u64),
     /// The block counters.
     Tickets,
@@ -109,7 +109,7 @@ pub(crate) enum CallKind {
         /// Whether it may begin before the preceding launch, also a kernel, has ended.
         early: bool,
     },
-    /// The offsets of its scratch buffers, and the index of its symbol values.
+    /// The offsets of its scratch buffers in the arena, and the index of its symbol values.
     Library { scratch: Vec<u64>, values: u32 },
 }
 
@@ -142,17 +142,28 @@ impl Prepared {
             .plan
             .place(program, &|id| sizes.get(id))
             .map_err(|e| GpuError::Argument(e.to_string()))?;
-        let arena = program.plan.lives.iter().zip(offsets).map(|(l, at)| (l.buf.index(), at)).collect();
+        let arena = program.plan.lives.iter().zip(&offsets).map(|(l, at)| (l.buf.index(), *at)).collect();
         let inputs = program.inputs.iter().map(|i| Layout::of_buffer(program, i.buf, &sizes));
         let inputs = inputs.collect::<Result<_, GpuError>>()?;
         let fixed = |id: &BufId| program.buffers[*id].storage == Storage::Output && !program.is_dynamic(*id);
         let outputs = program.buffers.ids().filter(fixed);
         let outputs = outputs.map(|id| Ok((id.index(), bytes_of(program, id, &sizes)?)));
         let outputs = outputs.collect::<Result<_, GpuError>>()?;
-        let scratch = bytes.next_multiple_of(SCRATCH_GRAIN);
-        let mut lister =
-            ListBuilder { program, device_steps, sizes: sizes.clone(), list: List::empty(), scratch: 0 };
-        let list = match steps.iter().try_for_each(|s| lister.add(s)).and_then(|()| lister.results()) {
+        let gaps = Gaps::new(program, &offsets, &sizes)?;
+        let mut lister = ListBuilder {
+            program,
+            device_steps,
+            sizes: sizes.clone(),
+            list: List::empty(),
+            gaps,
+            at: 0,
+            end: 0,
+        };
+        let listed = steps.iter().enumerate().try_for_each(|(n, step)| {
+            lister.at = n as u32;
+            lister.add(step)
+        });
+        let list = match listed.and_then(|()| lister.results()) {
             Ok(()) => {
                 lister.list.mark_early_launches();
                 Ok(lister.list)
@@ -160,9 +171,51 @@ impl Prepared {
             Err(Stop::Dynamic(why)) => Err(why),
             Err(Stop::Error(e)) => return Err(e),
         };
-        let scratch_bytes = if list.is_ok() { lister.scratch } else { 0 };
-        let arena_bytes = if scratch_bytes > 0 { scratch + scratch_bytes } else { bytes };
-        Ok(Prepared { sizes, inputs, outputs, arena, arena_bytes, scratch, list })
+        let arena_bytes = if list.is_ok() { lister.end.max(bytes) } else { bytes };
+        Ok(Prepared { sizes, inputs, outputs, arena, arena_bytes, scratch_bytes: arena_bytes - bytes, list })
+    }
+}
+
+/// The arena's memory that no buffer has during a step: a step's scratch takes it before the arena grows.
+struct Gaps<'a> {
+    program: &'a Program,
+    /// The bytes of each live range, from its first to behind its last.
+    taken: Vec<Range<u64>>,
+}
+
+impl<'a> Gaps<'a> {
+    /// For buffers at these offsets.
+    fn new(program: &'a Program, offsets: &[u64], sizes: &Sizes) -> Result<Gaps<'a>, GpuError> {
+        let lives = program.plan.lives.iter().zip(offsets);
+        let taken = lives.map(|(live, &at)| Ok(at..at + bytes_of(program, live.buf, sizes)?));
+        Ok(Gaps { program, taken: taken.collect::<Result<_, GpuError>>()? })
+    }
+
+    /// The offset of a buffer whose memory no other buffer has during a step.
+    fn alone(&self, step: u32, buf: BufId) -> Option<u64> {
+        let lives = self.program.plan.lives.iter().zip(&self.taken);
+        let mut live = lives.filter(|(l, _)| (l.first..=l.last).contains(&step));
+        let (_, own) = live.clone().find(|(l, _)| l.buf == buf)?;
+        let apart = |(l, other): (&LiveRange, &Range<u64>)| {
+            l.buf == buf || other.end <= own.start || own.end <= other.start
+        };
+        live.all(apart).then_some(own.start)
+    }
+
+    /// The lowest offset of so many bytes that are free during a step of the program.
+    fn place(&self, step: u32, bytes: u64) -> u64 {
+        let lives = self.program.plan.lives.iter().zip(&self.taken);
+        let mut taken: Vec<&Range<u64>> =
+            lives.filter(|(l, _)| (l.first..=l.last).contains(&step)).map(|(_, range)| range).collect();
+        taken.sort_unstable_by_key(|range| range.start);
+        let mut at = 0;
+        for range in taken {
+            if at + bytes <= range.start {
+                break;
+            }
+            at = at.max(range.end.next_multiple_of(SCRATCH_GRAIN));
+        }
+        at
     }
 }
 
@@ -221,11 +274,11 @@ impl List {
     }
 
     /// Writes the fixed addresses into the arguments.
-    pub(crate) fn fix(&mut self, addresses: &[u64], scratch: u64, own: ProgramMemory) {
+    pub(crate) fn fix(&mut self, addresses: &[u64], arena: u64, own: ProgramMemory) {
         for &(word, place) in &self.fixed {
             self.words[word as usize] = match place {
                 Place::Root(root) => addresses[root as usize],
-                Place::Scratch(at) => scratch + at,
+                Place::Scratch(at) => arena + at,
                 Place::Tickets => own.tickets,
                 Place::Fault => own.fault,
             };
@@ -242,7 +295,8 @@ impl List {
     /// Enqueues launch `n` on the stream.
     ///
     /// # Safety
-    /// The addresses in the arguments, `addresses` and `scratch` are memory as large as the buffers.
+    /// The addresses in the arguments and in `addresses` are memory as large as the buffers, and the arena as the call was
+    /// prepared for.
     pub(crate) unsafe fn launch<D: Driver>(
         &self,
         n: usize,
@@ -269,7 +323,7 @@ impl List {
                 else {
                     return Err(GpuError::Malformed(format!("step `{}` has no such part", step.name)));
                 };
-                let scratch: Vec<u64> = scratch.iter().map(|at| on.scratch + at).collect();
+                let scratch: Vec<u64> = scratch.iter().map(|at| on.arena + at).collect();
                 let sizes = &self.values[*values as usize];
                 let work = Work {
                     address: &|buf| on.addresses[on.program.root(buf).index()],
@@ -290,7 +344,8 @@ pub(crate) struct LaunchContext<'a, D: Driver> {
     pub(crate) steps: &'a [DeviceStep],
     pub(crate) functions: &'a [D::Function],
     pub(crate) addresses: &'a [u64],
-    pub(crate) scratch: u64,
+    /// Address of the arena.
+    pub(crate) arena: u64,
     /// Whether launches must not overlap, because they are timed.
     pub(crate) apart: bool,
 }
@@ -301,8 +356,11 @@ struct ListBuilder<'a> {
     device_steps: &'a [DeviceStep],
     sizes: Sizes,
     list: List,
-    /// The maximum scratch of a step. All steps share it, since they run one after another.
-    scratch: u64,
+    gaps: Gaps<'a>,
+    /// The number of the program's step that is listed.
+    at: u32,
+    /// The end of all scratch in the arena.
+    end: u64,
 }
 
 impl ListBuilder<'_> {
@@ -335,12 +393,24 @@ impl ListBuilder<'_> {
         let step = &self.device_steps[n];
         let candidate =
             step.candidate().ok_or_else(|| GpuError::Malformed("a step without a candidate".into()))?;
-        let (mut places, mut end) = (Vec::with_capacity(candidate.scratch.len()), 0u64);
-        for bytes in &candidate.scratch {
-            places.push(end);
-            end += (self.sizes.eval(bytes)?.max(0) as u64).next_multiple_of(SCRATCH_GRAIN);
+        let (mut places, mut bytes) = (Vec::with_capacity(candidate.scratch.len()), 0u64);
+        let in_place = candidate.in_place.and_then(|buf| self.gaps.alone(self.at, buf));
+        for (n, scratch) in candidate.scratch.iter().enumerate() {
+            places.push(bytes);
+            if n == 0 && in_place.is_some() {
+                continue;
+            }
+            bytes += (self.sizes.eval(scratch)?.max(0) as u64).next_multiple_of(SCRATCH_GRAIN);
         }
-        self.scratch = self.scratch.max(end);
+        if bytes > 0 {
+            // Steps run one after another, so that later ones have the same memory.
+            let start = self.gaps.place(self.at, bytes);
+            places.iter_mut().for_each(|place| *place += start);
+            self.end = self.end.max(start + bytes);
+        }
+        if let (Some(start), Some(first)) = (in_place, places.first_mut()) {
+            *first = start;
+        }
         for (part, runnable) in candidate.parts.iter().enumerate() {
             let what = match runnable {
                 Runnable::Kernel(kernel) => self.kernel(kernel, &places)?,
@@ -426,6 +496,8 @@ pub(crate) fn grid(kernel: &Launchable, sizes: &Sizes) -> Result<Option<Grid>, G
 
 #[cfg(test)]
 mod tests {
+    use kernel_ir::ArenaPlan;
+
     use super::*;
 
     /// Test notation: `c` is a kernel that gains from an early launch, `k` another kernel, `l` a library call.
@@ -446,6 +518,27 @@ mod tests {
             _ => '.',
         };
         list.calls.iter().map(shown).collect()
+    }
+
+    /// Scratch of so many bytes in each step, with buffers of 1024 bytes at 0 in the steps 0 and 1, at 1024 in the steps 1 and 2,
+    /// and at 2048 in step 1.
+    #[test]
+    fn scratch_lies_where_no_buffer_lives() {
+        let live = |n: usize, first, last| LiveRange { buf: BufId::from_index(n), first, last };
+        let lives = vec![live(0, 0, 1), live(1, 1, 2), live(2, 1, 1)];
+        let program = Program { plan: ArenaPlan { lives, ..ArenaPlan::default() }, ..Program::default() };
+        let gaps = Gaps { program: &program, taken: vec![0..1024, 1024..2048, 2048..3072] };
+        assert_eq!([0, 1, 2, 3].map(|step| gaps.place(step, 512)), [1024, 3072, 0, 0]);
+        assert_eq!([0, 1, 2, 3].map(|step| gaps.place(step, 4096)), [1024, 3072, 2048, 0]);
+        let odd = Gaps { program: &program, taken: vec![0..1000, 1500..2048, 2048..3072] };
+        assert_eq!(odd.place(1, 476), 1024, "at a multiple of the alignment");
+        assert_eq!(odd.place(1, 477), 3072, "between 1024 and 1500 it does not fit");
+        let buf = BufId::from_index;
+        assert_eq!([0, 1, 2].map(|step| gaps.alone(step, buf(1))), [None, Some(1024), Some(1024)]);
+        // Where the second buffer takes over the memory of the first, both are there in the step that does so.
+        let taken_over = Gaps { program: &program, taken: vec![0..1024, 0..1024, 2048..3072] };
+        assert_eq!([0, 1].map(|step| taken_over.alone(step, buf(0))), [Some(0), None]);
+        assert_eq!([1, 2].map(|step| taken_over.alone(step, buf(1))), [None, Some(0)]);
     }
 
     #[test]

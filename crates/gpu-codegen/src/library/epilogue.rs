@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use ir_core::{Atom, DType, SymExpr};
-use kernel_ir::{BufId, Epilogue, Inst, InstKind, Operand, Program, Step, StoreMode};
+use kernel_ir::{BufId, Epilogue, Inst, InstKind, LoopBounds, Operand, Program, Step, StoreMode};
 
 use crate::address::address;
 use crate::library::blocks::Blocks;
@@ -58,6 +58,33 @@ pub fn result_dtype(program: &Program, epilogue: &Epilogue, narrow: DType, acc: 
         found = Some(inst.dtype);
     }
     found.unwrap_or(acc)
+}
+
+/// The buffer in whose memory the library may leave a dense result of `dtype` with its dimensions in `order`: the epilogue
+/// stores every element there in the place of the one that it read, and reads nothing else of it. Whether the memory is the
+/// buffer's alone during the step is for the memory plan to say.
+pub fn in_place(program: &Program, epilogue: &Epilogue, dtype: DType, order: &[usize]) -> Option<BufId> {
+    let mut stride = SymExpr::ONE;
+    let mut dense = SymExpr::ZERO;
+    for &d in order.iter().rev() {
+        dense = dense + SymExpr::atom(Atom::Loop(d as u32)) * &stride;
+        stride = stride * epilogue.ranges.get(d)?;
+    }
+    let dense = dense.simplify(&LoopBounds { extents: &epilogue.ranges, symbols: program.bounds() });
+    let in_place = |inst: &Inst| match &inst.kind {
+        InstKind::Store { buf, index, mask: None, mode: StoreMode::Write, .. }
+            if program.buffers[*buf].dtype == dtype =>
+        {
+            (address(program, *buf, index, &epilogue.ranges) == dense).then_some(*buf)
+        }
+        _ => None,
+    };
+    let touches = |inst: &Inst, root: BufId| match &inst.kind {
+        InstKind::Store { buf, .. } | InstKind::Load { buf, .. } => program.root(*buf) == root,
+        _ => false,
+    };
+    let found = program.root(epilogue.insts.iter().find_map(in_place)?);
+    (epilogue.insts.iter().filter(|inst| touches(inst, found)).count() == 1).then_some(found)
 }
 
 /// The dimensions of the result, outermost first, in the memory order of the epilogue's first store. The result should
@@ -166,6 +193,12 @@ pub fn epilogue(
         walk.lanes_head(lanes),
     );
     let body = walk.text(&writer, lanes, &body, &mut uses);
+    if let Packed::Dense(order) = packed
+        && let Some(buf) = in_place(program, epilogue, dtype, order)
+    {
+        // The result may be read from where it is stored.
+        uses.loaded.insert(buf);
+    }
     let launch =
         Launch::flat(blocks_of(&volume(&epilogue.ranges), i64::from(THREADS) * lanes as i64), THREADS);
     assemble(program, ENTRY, &uses, launch, &body)

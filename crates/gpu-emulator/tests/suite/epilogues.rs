@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used)] // a failing test may panic
 
 use gpu_codegen::{
-    Blocks, ENTRY, Kernel, Packed, Param, Prelude, epilogue, fold, relayout, result_dtype, store_order,
-    vendor_epilogue,
+    Blocks, ENTRY, Kernel, Packed, Param, Prelude, epilogue, epilogue_of, fold, in_place, relayout,
+    result_dtype, store_order, vendor_epilogue,
 };
 use gpu_emulator::Emulator;
 use gpu_runtime::{Arguments, Driver, Grid, Module};
@@ -87,6 +87,17 @@ impl Case {
 
     /// Runs a kernel with these scratch buffers, and returns the contents of `out` and of the scratch buffers.
     fn run(&self, kernel: &Kernel, scratch: &[Vec<u8>], out: BufId) -> (Vec<f32>, Vec<Vec<u8>>) {
+        self.run_with(kernel, scratch, out, None)
+    }
+
+    /// The same, where the first scratch buffer is in the memory of a buffer.
+    fn run_with(
+        &self,
+        kernel: &Kernel,
+        scratch: &[Vec<u8>],
+        out: BufId,
+        over: Option<BufId>,
+    ) -> (Vec<f32>, Vec<Vec<u8>>) {
         let emulator = Emulator::default();
         let upload = |bytes: &[u8]| {
             let address = emulator.allocate(bytes.len() as u64).unwrap();
@@ -106,7 +117,12 @@ impl Case {
             .iter()
             .map(|(id, b)| upload(&to_bytes(b.dtype, &self.data[id.index()])))
             .collect();
-        let extra: Vec<u64> = scratch.iter().map(|s| upload(s)).collect();
+        let mut extra: Vec<u64> = scratch.iter().map(|s| upload(s)).collect();
+        if let Some(buf) = over {
+            extra[0] = memory[buf.index()];
+            // SAFETY: the buffer is as large as the scratch buffer.
+            unsafe { emulator.upload(extra[0], scratch[0].as_ptr(), scratch[0].len()) }.unwrap();
+        }
         let text = kernel.source.replace(ENTRY, "entry");
         let module = Module::new(&Prelude::new(&emulator.target()), text, vec!["entry".into()]);
         let function = &emulator.compile(&[module]).unwrap()[0][0];
@@ -185,7 +201,19 @@ fn check(dtype: DType, sizes: &[i64], order: &[usize], residual: &[usize], out: 
     let kernel = epilogue(&case.program, &step, dtype, Packed::Dense(order)).unwrap();
     let count: i64 = sizes.iter().product();
     let result: Vec<f32> = (0..count as usize).map(|i| number(9, i)).collect();
-    let (got, _) = case.run(&kernel, &[to_bytes(dtype, &result)], o);
+    let result_bytes = [to_bytes(dtype, &result)];
+    let (got, _) = case.run(&kernel, &result_bytes, o);
+    let over = in_place(&case.program, epilogue_of(&step).unwrap(), dtype, order);
+    if sizes.iter().all(|n| *n > 1) {
+        assert_eq!(over, (order == out).then_some(o), "a result has the order of what is stored, or has not");
+    }
+    if over.is_some() {
+        assert_eq!(
+            case.run_with(&kernel, &result_bytes, o, over).0,
+            got,
+            "{dtype} {sizes:?} {order:?}, in place"
+        );
+    }
     for p in points(sizes) {
         let x = result[at(&p, &dense(sizes, order))];
         let y = x + case.data[r.index()][at(&p, &dense(sizes, residual))];
@@ -214,6 +242,41 @@ fn epilogues_in_every_order() {
         check(dtype, &[4, 1, 8], &[0, 1, 2], &[0, 1, 2], &[0, 1, 2]);
         check(dtype, &[1, 1], &[0, 1], &[0, 1], &[0, 1]);
     }
+}
+
+/// What is stored elsewhere too, under a mask or in another dtype is not where the result was; nor is it where the epilogue reads
+/// another element of the same buffer.
+#[test]
+fn results_in_place_are_stored_as_they_are_read() {
+    let place = |dtype: DType, change: &dyn Fn(&mut BodyBuilder, BufId, &Shape)| {
+        let mut case = Case::default();
+        let out = case.buffer(DType::F32, &[4, 6], &[0, 1]);
+        let mut b = BodyBuilder::new();
+        let index: Shape = (0..2).map(SymExpr::loop_var).collect();
+        change(&mut b, out, &index);
+        let epilogue = Epilogue { ranges: shape(&[4, 6]), insts: b.finish() };
+        in_place(&case.program, &epilogue, dtype, &[0, 1]) == Some(out)
+    };
+    let store = |b: &mut BodyBuilder, buf, index: &Shape, mask| {
+        let value = b.push(DType::F32, InstKind::Template);
+        let (index, mode) = (index.clone(), StoreMode::Write);
+        b.push(DType::F32, InstKind::Store { buf, index, value, mask, mode });
+    };
+    assert!(place(DType::F32, &|b, out, index| store(b, out, index, None)));
+    assert!(!place(DType::BF16, &|b, out, index| store(b, out, index, None)));
+    assert!(!place(DType::F32, &|b, out, index| {
+        let mask = b.constant(Scalar::Bool(true), DType::Bool);
+        store(b, out, index, Some(mask));
+    }));
+    assert!(!place(DType::F32, &|b, out, index| {
+        let other: Shape = [SymExpr::loop_var(0), SymExpr::ZERO].into_iter().collect();
+        b.load(out, DType::F32, other);
+        store(b, out, index, None);
+    }));
+    assert!(!place(DType::F32, &|b, out, index| {
+        let value = b.push(DType::F32, InstKind::Template);
+        b.store(out, index.clone(), value, StoreMode::Add);
+    }));
 }
 
 #[test]

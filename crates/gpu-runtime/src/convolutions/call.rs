@@ -4,8 +4,8 @@
 use std::sync::{Arc, OnceLock};
 
 use gpu_codegen::{
-    Blocks, Kernel, Packed, StridedView, Target, VendorEpilogue, epilogue, fold, relayout, store_order,
-    vendor_epilogue,
+    Blocks, Kernel, Packed, StridedView, Target, VendorEpilogue, epilogue, fold, in_place, relayout,
+    store_order, vendor_epilogue,
 };
 use ir_core::{DType, Shape, SymExpr};
 use kernel_ir::{BufId, Conv, Operand, Program, Step};
@@ -264,7 +264,7 @@ fn with_folding<C: Convolutions>(
     let whole = vendor_epilogue(program, &k.epilogue).filter(|_| of_result.is_none());
     let whole = whole.and_then(|t| fused::<C>(analysis, &bare, t));
     if let Some(spec) = whole.filter(|s| s.is_ready(&**library, analysis)) {
-        offer(&mut out, library, spec, &format!("{}{suffix}", C::NAME), &before, None, &scratch);
+        offer(&mut out, library, spec, &format!("{}{suffix}", C::NAME), &before, (None, None), &scratch);
         return out;
     }
     // The library rounds the result of 16-bit operands to their dtype, whatever the epilogue does with it.
@@ -272,6 +272,8 @@ fn with_folding<C: Convolutions>(
     let Ok(kernel) = epilogue(program, step, dtype, packed) else { return out };
     if bare.is_ready(&**library, analysis) {
         let ranges = &k.epilogue.ranges;
+        let dense = of_result.is_none().then_some(&order);
+        let place = dense.and_then(|order| in_place(program, &k.epilogue, dtype, order));
         scratch[0] = bytes(of_result.map_or_else(|| product(ranges), |blocks| blocks.elements(ranges)));
         offer(
             &mut out,
@@ -279,7 +281,7 @@ fn with_folding<C: Convolutions>(
             bare,
             &format!("{}{suffix}+epilogue", C::NAME),
             &before,
-            Some(kernel),
+            (Some(kernel), place),
             &scratch,
         );
     }
@@ -296,7 +298,7 @@ fn offer<C: Convolutions>(
     spec: Spec,
     name: &str,
     before: &[Kernel],
-    after: Option<Kernel>,
+    (after, in_place): (Option<Kernel>, Option<BufId>),
     scratch: &[SymExpr],
 ) {
     let spec = Arc::new(spec);
@@ -306,7 +308,7 @@ fn offer<C: Convolutions>(
         let mut parts: Vec<Part> = before.iter().cloned().map(Part::Kernel).collect();
         parts.push(Part::Library(Box::new(call)));
         parts.extend(after.clone().map(Part::Kernel));
-        out.push(Candidate { name: format!("{name}_{number}"), parts, scratch: scratch.to_vec() });
+        out.push(Candidate { name: format!("{name}_{number}"), parts, scratch: scratch.to_vec(), in_place });
     }
 }
 

@@ -3,7 +3,8 @@
 use std::sync::{Arc, OnceLock};
 
 use gpu_codegen::{
-    Packed, StridedView, Target, VendorEpilogue, epilogue, result_dtype, store_order, vendor_epilogue,
+    Packed, StridedView, Target, VendorEpilogue, epilogue, in_place, result_dtype, store_order,
+    vendor_epilogue,
 };
 use ir_core::{DType, Shape, SymExpr};
 use kernel_ir::{BufId, Matmul, Operand, Program, Step};
@@ -79,7 +80,12 @@ pub fn candidates<P: Products>(
     if let Some(spec) = whole {
         let spec = Arc::new(spec);
         return algorithms(blas, &spec, P::NAME)
-            .map(|(name, call)| Candidate { name, parts: vec![Part::Library(call)], scratch: Vec::new() })
+            .map(|(name, call)| Candidate {
+                name,
+                parts: vec![Part::Library(call)],
+                scratch: Vec::new(),
+                in_place: None,
+            })
             .collect();
     }
     let dtype = result_dtype(program, &k.epilogue, program.buffers[k.a.buf].dtype, k.acc);
@@ -90,11 +96,13 @@ pub fn candidates<P: Products>(
     let Ok(kernel) = epilogue(program, step, dtype, Packed::Dense(&order)) else { return Vec::new() };
     let bytes = k.epilogue.ranges.iter().fold(SymExpr::from_i64(dtype.size() as i64), |n, e| n * e);
     let spec = Arc::new(spec);
+    let in_place = in_place(program, &k.epilogue, dtype, &order);
     algorithms(blas, &spec, &format!("{}+epilogue", P::NAME))
         .map(|(name, call)| Candidate {
             name,
             parts: vec![Part::Library(call), Part::Kernel(kernel.clone())],
             scratch: vec![bytes.clone()],
+            in_place,
         })
         .collect()
 }
