@@ -388,6 +388,7 @@ fn convolutions_with_every_epilogue_and_layout() {
         Case { layout: Layout::First, stride: 2, ..base },
         Case { layout: Layout::First, n: 3, o: 70, hw: [19, 18], ..base },
         Case { layout: Layout::First, transposed: true, stride: 2, hw: [5, 12], o: 9, ..base },
+        Case { layout: Layout::First, transposed: true, c: 20, o: 70, ..base },
         Case { layout: Layout::First, n: 20, c: 20, o: 70, hw: [3, 3], ..base },
         Case { layout: Layout::Weight, n: 33, c: 4, o: 70, hw: [5, 5], k: [3, 3], ..base },
         Case { layout: Layout::Weight, n: 7, c: 5, o: 3, hw: [1, 9], k: [1, 3], pad: 0, ..base },
