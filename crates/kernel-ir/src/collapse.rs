@@ -4,7 +4,7 @@
 
 use ir_core::{Atom, SymExpr};
 
-use crate::{Inst, InstKind, LoopKernel, Program, Stage};
+use crate::{Epilogue, Inst, InstKind, LoopKernel, Program};
 
 /// A loop: its variable and extent.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -53,7 +53,7 @@ pub fn collapsed(program: &Program, k: &LoopKernel) -> LoopKernel {
             }
             let dim = |n: usize| Dim { var: (first + n) as u32, extent: stage.inner[n].clone() };
             let (slow, fast) = (dim(d), dim(next));
-            let exprs = walks(program, stage);
+            let exprs = walks(program, &stage.insts);
             let steps = |dim: &Dim| Steps::of(dim.var, &exprs);
             if steps(&slow).zip(steps(&fast)).is_some_and(|(s, f)| s.continue_those(&f, &slow, &fast)) {
                 stage.inner[next] = &slow.extent * &fast.extent;
@@ -63,6 +63,29 @@ pub fn collapsed(program: &Program, k: &LoopKernel) -> LoopKernel {
         }
     }
     k
+}
+
+/// The epilogue with some of its dimensions merged into the last of them that has more than one point: its loop variable then is the
+/// row-major number of all their points. The others get the extent 1; indices are as in [`collapsed`].
+///
+/// `None` where memory distinguishes them, or all have one point.
+pub fn merged(program: &Program, e: &Epilogue, dims: &[usize]) -> Option<(Epilogue, u32)> {
+    let exprs = walks(program, &e.insts);
+    let dim = |d: usize| Dim { var: d as u32, extent: e.ranges[d].clone() };
+    let mut wide = dims.iter().map(|d| dim(*d)).filter(|d| d.extent != SymExpr::ONE).rev();
+    let mut fast = wide.next()?;
+    let of_fast = Steps::of(fast.var, &exprs)?;
+    let mut merged = e.clone();
+    for slow in wide {
+        if !Steps::of(slow.var, &exprs)?.continue_those(&of_fast, &slow, &fast) {
+            return None;
+        }
+        fast.extent = &slow.extent * &fast.extent;
+        merged.ranges[slow.var as usize] = SymExpr::ONE;
+        merged.insts.iter_mut().for_each(|inst| hold_in(inst, slow.var));
+    }
+    merged.ranges[fast.var as usize] = fast.extent;
+    Some((merged, fast.var))
 }
 
 /// The stride of a loop in every expression.
@@ -98,8 +121,8 @@ fn find_pair(dims: &[Dim], exprs: &[SymExpr]) -> Option<(usize, usize)> {
     None
 }
 
-/// Every expression of a stage that depends on its loops.
-fn walks(program: &Program, stage: &Stage) -> Vec<SymExpr> {
+/// Every expression of a body that depends on its loops.
+fn walks(program: &Program, insts: &[Inst]) -> Vec<SymExpr> {
     let one = |inst: &Inst| match &inst.kind {
         InstKind::Load { buf, index, .. } | InstKind::Store { buf, index, .. } => {
             Some(program.buffers[*buf].address(index))
@@ -107,7 +130,7 @@ fn walks(program: &Program, stage: &Stage) -> Vec<SymExpr> {
         InstKind::Index(e) | InstKind::Check { size: e, .. } => Some(e.clone()),
         _ => None,
     };
-    stage.insts.iter().filter_map(one).collect()
+    insts.iter().filter_map(one).collect()
 }
 
 /// Substitutes 0 for a loop variable.

@@ -87,7 +87,7 @@ impl Direct {
             shift: columns(&self.shift)?,
             residual,
             activation: self.activation,
-            hook: None,
+            ..micro::Epilogue::default()
         })
     }
 }

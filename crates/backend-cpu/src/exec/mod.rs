@@ -22,6 +22,7 @@ mod quantized;
 mod sizes;
 mod sort;
 mod staged;
+mod tall;
 mod template;
 
 use std::collections::HashMap;

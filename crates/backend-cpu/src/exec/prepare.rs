@@ -15,6 +15,7 @@ use super::narrow::{self, NarrowOp};
 use super::quantized::{self, QuantizedOp};
 use super::sort::SortOp;
 use super::staged::{self, StagedOp};
+use super::tall::tall;
 use super::template::{AttentionOp, ConvOp, Finish, MatmulOp, flattens};
 use super::{ExecError, Op, fallback};
 use crate::clif::Walk;
@@ -235,8 +236,15 @@ fn conv(program: &mut Program, c: &Conv, jobs: &mut Jobs) -> Result<Op, ExecErro
         let k = fallback::conv(program, c);
         return loop_op(program, &k, jobs);
     }
-    let finish = finish(program, &c.name, &c.epilogue, pixels_of(c, rank), jobs)?;
-    Ok(Op::Conv(ConvOp::new(program, c, finish), 0))
+    let walk = pixels_of(c, rank);
+    if let Some(direct) = recognise(program, &c.epilogue, &walk) {
+        return Ok(Op::Conv(ConvOp::new(program, c, Finish::Direct(Box::new(direct)), None), 0));
+    }
+    let (finish, tall) = match tall(program, &c.epilogue) {
+        Some((body, walk, tall)) => (hook(program, &c.name, &body, walk, jobs)?, Some(tall)),
+        None => (hook(program, &c.name, &c.epilogue, walk, jobs)?, None),
+    };
+    Ok(Op::Conv(ConvOp::new(program, c, finish, tall), 0))
 }
 
 /// The rows of a convolution's result: the pixels of an image.

@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 use super::finish::Direct;
 use super::jobs::Function;
 use super::memory::Block;
+use super::tall::Tall;
 use super::{Buffers, Call, ExecError};
 use crate::clif::EpilogueContext;
 use crate::micro::{
@@ -234,6 +235,8 @@ pub(super) struct ConvOp {
     input: View,
     weight: View,
     pub(super) finish: Finish,
+    /// Set where the lanes of a generated epilogue are pixels.
+    tall: Option<Tall>,
     pub(super) packs: bool,
     /// Plans by the sizes they were made for.
     plans: Mutex<HashMap<Sizes, Arc<ConvPlan>>>,
@@ -272,7 +275,7 @@ pub(super) fn conv_shape(conv: &Conv, input: &[i64], weight: &[i64], out: &[i64]
 }
 
 impl ConvOp {
-    pub(super) fn new(program: &Program, conv: &Conv, finish: Finish) -> ConvOp {
+    pub(super) fn new(program: &Program, conv: &Conv, finish: Finish, tall: Option<Tall>) -> ConvOp {
         ConvOp {
             name: conv.name.clone(),
             input: View::new(program, &conv.input),
@@ -280,6 +283,7 @@ impl ConvOp {
             packs: is_constant(program, &conv.weight),
             conv: conv.clone(),
             finish,
+            tall,
             plans: Mutex::default(),
         }
     }
@@ -338,15 +342,31 @@ impl ConvOp {
         let input = self.input.ptr(call.buffers, s)?;
         let table = self.finish.table(call);
         let context = call.context(&table);
+        let generated = match &self.finish {
+            Finish::Direct(_) => None,
+            Finish::Hook(f) => {
+                Some(Hook::Raw { f: call.code.epilogue(f.number), ctx: (&raw const context).cast() })
+            }
+        };
+        let lines = self.tall.map(|t| t.lines(&out));
+        let turned = |block: &EpilogueBlock| {
+            if let (Some(lines), Some(hook)) = (&lines, &generated) {
+                // SAFETY: the kernels hand over blocks of their own; the context's tables outlive the call.
+                unsafe { lines.call(hook, block) };
+            }
+        };
         let (epilogue, output) = match &self.finish {
             Finish::Direct(d) => {
                 // SAFETY: columns lie inside of their buffers by the program's promise.
                 let epilogue = unsafe { d.epilogue(call.buffers, s, out[1] as usize)? };
                 (epilogue, d.out.ptr(call.buffers, s)?)
             }
-            Finish::Hook(f) => {
-                let hook = Hook::Raw { f: call.code.epilogue(f.number), ctx: (&raw const context).cast() };
-                (micro::Epilogue { hook: Some(hook), ..micro::Epilogue::default() }, std::ptr::null_mut())
+            Finish::Hook(_) => {
+                let (hook, blocks) = match self.tall {
+                    Some(tall) => (Some(Hook::Closure(&turned)), tall.blocks()),
+                    None => (generated, micro::Blocks::Wide),
+                };
+                (micro::Epilogue { hook, blocks, ..micro::Epilogue::default() }, std::ptr::null_mut())
             }
         };
         // SAFETY: operands lie inside of their buffers, and the plan gives the output memory of its own.

@@ -94,6 +94,19 @@ impl Hook<'_> {
     }
 }
 
+/// The blocks that a hook reads and writes memory best for. They may have any form all the same.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Blocks {
+    /// Neighbouring columns are neighbours in its memory.
+    #[default]
+    Wide,
+    /// Neighbouring rows are.
+    Tall,
+    /// And so are the last row of a batch entry and the first row of the next one: a block's rows may go on in the entries after
+    /// its own.
+    Joined,
+}
+
 /// `v = act(v * scale[n] + shift[n] + residual[m, n])`, each part optional, then the hook.
 #[derive(Clone, Copy, Default)]
 pub struct Epilogue<'a> {
@@ -107,6 +120,8 @@ pub struct Epilogue<'a> {
     pub activation: Activation,
     /// Run on each finished block.
     pub hook: Option<Hook<'a>>,
+    /// The form of the hook's blocks.
+    pub blocks: Blocks,
 }
 
 // SAFETY: the raw pointers are read (residual) or passed on (hook context) only under the promises of the unsafe entry

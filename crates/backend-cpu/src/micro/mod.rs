@@ -79,16 +79,18 @@ pub mod team;
 #[cfg(test)]
 mod tests;
 mod transpose;
+mod turned;
 
 pub use attention::{
     Attention, AttentionBackward, AttentionBackwardF64, AttentionF64, EmptyRow, Mask, MaskF64, RowValues,
     Tensor4, attention, attention_backward, attention_backward_f64, attention_f64,
 };
 pub use conv::{ConvPlan, ConvShape, ConvWeights, Strides5};
-pub use epilogue::{Activation, COut, Epilogue, EpilogueBlock, Hook, Residual};
+pub use epilogue::{Activation, Blocks, COut, Epilogue, EpilogueBlock, Hook, Residual};
 pub use error::MicroError;
 pub use isa::{Isa, IsaError};
 pub use matmul::{BatchDim, MatRef, MatmulPacked, MatmulStrided, matmul_packed, matmul_strided};
 pub use matmul_f64::{MatmulF64, matmul_f64};
 pub use pack::PackedB;
 pub(crate) use scratch::AlignedBuf;
+pub use turned::Lines;

@@ -307,7 +307,28 @@ struct Case {
     pad: i64,
     groups: i64,
     transposed: bool,
-    last: bool,
+    layout: Layout,
+}
+
+/// The order of a result's dimensions in memory, and of the input's where that has one of these.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Layout {
+    /// N, H, W, C
+    Last,
+    /// N, C, H, W
+    First,
+    /// C, N, H, W: a gradient to a weight.
+    Weight,
+}
+
+impl Layout {
+    fn strides(self, [n, c, h, w]: [i64; 4]) -> Shape {
+        match self {
+            Layout::Last => shape(&[c * h * w, 1, w * c, c]),
+            Layout::First => shape(&[c * h * w, h * w, w, 1]),
+            Layout::Weight => shape(&[h * w, n * h * w, w, 1]),
+        }
+    }
 }
 
 fn convolve(case: &Case, x: &Data, w: &Data, out: [i64; 2]) -> Vec<f64> {
@@ -360,11 +381,17 @@ fn convolutions_with_every_epilogue_and_layout() {
         pad: 1,
         groups: 1,
         transposed: false,
-        last: true,
+        layout: Layout::Last,
     };
     let cases = [
         Case { ..base },
-        Case { last: false, stride: 2, ..base },
+        Case { layout: Layout::First, stride: 2, ..base },
+        Case { layout: Layout::First, n: 3, o: 70, hw: [19, 18], ..base },
+        Case { layout: Layout::First, transposed: true, stride: 2, hw: [5, 12], o: 9, ..base },
+        Case { layout: Layout::First, transposed: true, c: 20, o: 70, ..base },
+        Case { layout: Layout::First, n: 20, c: 20, o: 70, hw: [3, 3], ..base },
+        Case { layout: Layout::Weight, n: 33, c: 4, o: 70, hw: [5, 5], k: [3, 3], ..base },
+        Case { layout: Layout::Weight, n: 7, c: 5, o: 3, hw: [1, 9], k: [1, 3], pad: 0, ..base },
         Case { c: 8, groups: 8, ..base },
         Case { groups: 2, k: [1, 1], pad: 0, ..base },
         Case { transposed: true, stride: 2, groups: 2, ..base },
@@ -372,7 +399,7 @@ fn convolutions_with_every_epilogue_and_layout() {
     ];
     for case in &cases {
         for kind in KINDS {
-            let Case { n, c, o, hw, k, stride, pad, groups, transposed, last } = *case;
+            let Case { n, c, o, hw, k, stride, pad, groups, transposed, layout } = *case;
             let size = |d: usize| {
                 if transposed {
                     (hw[d] - 1) * stride - 2 * pad + k[d]
@@ -382,17 +409,13 @@ fn convolutions_with_every_epilogue_and_layout() {
             };
             let out = [size(0), size(1)];
             let mut b = Build::default();
-            let strides = |c: i64, h: i64, w: i64| last.then(|| shape(&[c * h * w, 1, w * c, c]));
-            let xs = shape(&[n, c, hw[0], hw[1]]);
-            let x = match strides(c, hw[0], hw[1]) {
-                Some(s) => b.input_strided(DType::F32, xs, s),
-                None => b.input(DType::F32, xs),
-            };
+            let xs = [n, c, hw[0], hw[1]];
+            let x = b.input_strided(DType::F32, shape(&xs), layout.strides(xs));
             let wsizes = if transposed { [c, o / groups, k[0], k[1]] } else { [o, c / groups, k[0], k[1]] };
             let w = b.input(DType::F32, shape(&wsizes));
             let sizes = [n, o, out[0], out[1]];
             let (input, weight) = (operand(&b, x), operand(&b, w));
-            let (epilogue, more) = epilogue(&mut b, kind, &sizes, 1, strides(o, out[0], out[1]));
+            let (epilogue, more) = epilogue(&mut b, kind, &sizes, 1, Some(layout.strides(sizes)));
             b.program.steps.push(Step::Conv(Conv {
                 name: "conv".into(),
                 origins: vec![],
@@ -418,7 +441,7 @@ fn convolutions_with_every_epilogue_and_layout() {
                 &want,
                 ulps,
                 abs,
-                &format!("{kind:?} groups {groups} transposed {transposed} last {last}"),
+                &format!("{kind:?} groups {groups} transposed {transposed} {layout:?}"),
             );
         }
     }

@@ -8,8 +8,8 @@ use std::ops::Range;
 use super::weights::{Order, Plain};
 use super::{ConvPlan, ConvShape, Strides5};
 use crate::micro::depthwise::taps_inside;
-use crate::micro::driver::part;
-use crate::micro::epilogue::{COut, Epilogue, EpilogueBlock, Residual};
+use crate::micro::driver::{odd_lines, part};
+use crate::micro::epilogue::{Blocks, COut, Epilogue, EpilogueBlock, Hook, Residual};
 use crate::micro::kernel::{Finish, Target, panel_width, tile_rows};
 use crate::micro::outer::{Outer, Run, outer};
 use crate::micro::transpose::{self, Source};
@@ -23,6 +23,9 @@ const WEIGHTS: usize = 384 << 10;
 const STEPS: usize = 384;
 /// Most lines of the window in one pass.
 const LINES: usize = 32;
+/// Columns of a block that is to be tall, and rows that it should have.
+const NARROW: usize = 16;
+const TALL: usize = 256;
 
 /// How such a convolution is computed.
 pub(super) struct Sums {
@@ -102,7 +105,7 @@ pub(super) unsafe fn run(
                 });
             }
             COut::Scratch => {
-                let ld = o.next_multiple_of(16);
+                let ld = odd_lines(o);
                 scratch::with(plan.shape.batch * pixels * ld, |ptr| {
                     let to = Place { ptr, image: pixels * ld, pixel: ld };
                     run_into(plan, sums, input, weight, &to, epilogue);
@@ -175,16 +178,36 @@ unsafe fn run_into(
             }
         });
     });
-    let Some(hook) = &epilogue.hook else { return };
-    let (pixels, o) = (plan.pixels(), shape.out_channels);
+    if let Some(hook) = &epilogue.hook {
+        // SAFETY: the caller's promise; all sums are in their places.
+        unsafe { hand_over(plan, to, hook, epilogue.blocks) };
+    }
+}
+
+/// Calls the hook for all of the result.
+unsafe fn hand_over(plan: &ConvPlan, to: &Place, hook: &Hook<'_>, blocks: Blocks) {
+    let (pixels, o, batch) = (plan.pixels(), plan.shape.out_channels, plan.shape.batch);
+    let joined = blocks == Blocks::Joined && to.image == pixels * to.pixel;
+    let images = if joined { TALL.div_ceil(pixels) } else { 1 };
+    let cols = if blocks == Blocks::Wide { o } else { NARROW };
+    let (across, down) = (o.div_ceil(cols), batch.div_ceil(images).min(4 * team::threads()));
     let shared = Shared(to);
-    team::par_for_work(shape.batch, shape.batch * pixels * o, &|image| {
-        let ptr = shared.place().row(image, 0);
-        let (row1, row_stride) = (pixels, shared.place().pixel);
-        // SAFETY: the caller's promise; images are disjoint.
-        unsafe {
-            hook.call(&EpilogueBlock { batch: image, row0: 0, row1, col0: 0, col1: o, ptr, row_stride })
-        };
+    team::par_for_work(across * down, batch * pixels * o, &|task| {
+        let col0 = task / down * cols;
+        let mine = part(batch, down, task % down);
+        for first in mine.clone().step_by(images) {
+            let block = EpilogueBlock {
+                batch: first,
+                row0: 0,
+                row1: (mine.end - first).min(images) * pixels,
+                col0,
+                col1: (col0 + cols).min(o),
+                ptr: shared.place().row(first, 0).wrapping_add(col0),
+                row_stride: shared.place().pixel,
+            };
+            // SAFETY: the caller's promise; blocks are disjoint.
+            unsafe { hook.call(&block) };
+        }
     });
 }
 

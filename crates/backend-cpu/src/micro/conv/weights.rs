@@ -76,6 +76,7 @@ impl Plain {
     ) {
         let (taps, count) = (self.taps(), channels.len());
         let in_order = (0..taps).all(|t| self.tap(t) == t as isize);
+        let backwards = (0..taps).all(|t| self.tap(t) == -(t as isize));
         let row = |t: usize, c: usize| to.wrapping_add((t * order.tap + c * order.channel) * nr);
         // SAFETY: the caller's promise; the pieces copied are disjoint.
         unsafe {
@@ -93,6 +94,8 @@ impl Plain {
                     let src = Source { ptr, row: 1, col: self.outputs };
                     transpose::copy(src, taps, cols.len(), row(0, c), order.tap * nr);
                 }
+            } else if backwards && taps <= FEW_TAPS {
+                self.reversed(cols, channels, &row, nr);
             } else {
                 // The taps of a channel and output are near each other in memory.
                 for c in 0..count {
@@ -132,6 +135,32 @@ impl Plain {
                     for i in 0..count * taps {
                         let from = buf.wrapping_add(i * nr).cast_const();
                         row(i % taps, first + i / taps).copy_from_nonoverlapping(from, cols.len());
+                    }
+                }
+            }
+        });
+    }
+
+    /// Where the taps of a channel and output are dense and read backwards, as in gradients to inputs: each channel is transposed, and then
+    /// its rows go to their places.
+    unsafe fn reversed(
+        &self,
+        cols: &Range<usize>,
+        channels: &Range<usize>,
+        row: &dyn Fn(usize, usize) -> *mut f32,
+        nr: usize,
+    ) {
+        let taps = self.taps();
+        scratch::with(taps * nr, |buf| {
+            for c in 0..channels.len() {
+                let ptr = self.at(cols.start, channels.start + c, taps - 1);
+                let src = Source { ptr, row: 1, col: self.outputs };
+                // SAFETY: the caller's promise; the scratch holds the rows.
+                unsafe {
+                    transpose::copy(src, taps, cols.len(), buf, nr);
+                    for t in 0..taps {
+                        let from = buf.wrapping_add(t * nr).cast_const();
+                        row(taps - 1 - t, c).copy_from_nonoverlapping(from, cols.len());
                     }
                 }
             }

@@ -1,6 +1,6 @@
 //! Convolutions of every kind: direct, grouped, depthwise, few channels, copied layouts, three dimensions.
 
-use super::super::{ConvPlan, ConvShape, MicroError, Strides5};
+use super::super::{Blocks, ConvPlan, ConvShape, Lines, MicroError, Strides5};
 use super::*;
 
 /// Layouts of a tensor: channels last, channels first, channels last with gaps between pixels, channels first with gaps.
@@ -311,6 +311,18 @@ fn drawn_weight_gradients_match_f64() {
     }
 }
 
+/// Adds a block's values, each at the place that its row and column have.
+fn record(to: &Mutex<Vec<f32>>, block: &EpilogueBlock, place: impl Fn(usize, usize) -> usize) {
+    let mut to = to.lock().unwrap();
+    for row in block.row0..block.row1 {
+        for col in block.col0..block.col1 {
+            // SAFETY: the block has these rows and columns.
+            to[place(row, col)] +=
+                unsafe { *block.ptr.add((row - block.row0) * block.row_stride + col - block.col0) };
+        }
+    }
+}
+
 /// Without an output the hook reads all results, whatever computes them.
 #[test]
 fn results_without_an_output_reach_the_hook() {
@@ -328,30 +340,40 @@ fn results_without_an_output_reach_the_hook() {
         let (taps, pixels) = (s.taps(), plan.pixels());
         let w = random(6, o * c / s.groups * taps);
         let strides = [(c / s.groups * taps) as isize, taps as isize, 9, 3, 1];
-        let (mut direct, seen) =
-            (vec![0.0f32; s.batch * pixels * o], std::sync::Mutex::new(vec![0.0f32; s.batch * pixels * o]));
-        let visit = |block: &EpilogueBlock| {
-            let mut seen = seen.lock().unwrap();
-            for row in block.row0..block.row1 {
-                for col in block.col0..block.col1 {
-                    // SAFETY: the block has these rows and columns.
-                    let value =
-                        unsafe { *block.ptr.add((row - block.row0) * block.row_stride + col - block.col0) };
-                    seen[(block.batch * pixels + row) * o + col] = value;
-                }
-            }
-        };
-        let e = Epilogue { hook: Some(Hook::Closure(&visit)), ..Epilogue::default() };
+        let mut direct = vec![0.0f32; s.batch * pixels * o];
+        let (x, w) = (x.as_ptr(), (w.as_ptr(), strides));
         let none = std::ptr::null_mut();
         // SAFETY: the buffers are as large as the shape says.
         unsafe {
-            plan.run_with(x.as_ptr(), (w.as_ptr(), strides), direct.as_mut_ptr(), &Epilogue::default())
-                .unwrap();
-            plan.run_with(x.as_ptr(), (w.as_ptr(), strides), none, &e).unwrap();
-            let refused = plan.run_with(x.as_ptr(), (w.as_ptr(), strides), none, &Epilogue::default());
+            plan.run_with(x, w, direct.as_mut_ptr(), &Epilogue::default()).unwrap();
+            let refused = plan.run_with(x, w, none, &Epilogue::default());
             assert!(matches!(refused, Err(MicroError::Unsupported(_))));
         }
-        assert_eq!(direct, *seen.lock().unwrap(), "{s:?}");
+        let forms = [
+            (Blocks::Wide, None),
+            (Blocks::Tall, Some(pixels)),
+            (Blocks::Tall, Some(out[2])),
+            (Blocks::Joined, None),
+        ];
+        for (blocks, line) in forms {
+            let seen = Mutex::new(vec![0.0f32; s.batch * pixels * o]);
+            let wide = |block: &EpilogueBlock| {
+                record(&seen, block, |row, col| (block.batch * pixels + row) * o + col)
+            };
+            let tall = |block: &EpilogueBlock| {
+                record(&seen, block, |row, col| (block.batch * line.unwrap_or(0) + col) * o + row)
+            };
+            let turned = |block: &EpilogueBlock| {
+                // SAFETY: the block is this call's own.
+                unsafe { Lines { rows: pixels, line }.call(&Hook::Closure(&tall), block) }
+            };
+            let hook =
+                Some(if blocks == Blocks::Wide { Hook::Closure(&wide) } else { Hook::Closure(&turned) });
+            let e = Epilogue { hook, blocks, ..Epilogue::default() };
+            // SAFETY: the buffers are as large as the shape says.
+            unsafe { plan.run_with(x, w, none, &e).unwrap() };
+            assert_eq!(direct, *seen.lock().unwrap(), "{s:?} {blocks:?} {line:?}");
+        }
     }
 }
 

@@ -85,7 +85,7 @@ impl TestEpilogue {
                 batch_stride: *batch_stride,
             }),
             activation: self.activation,
-            hook: None,
+            ..Epilogue::default()
         }
     }
 
