@@ -160,7 +160,7 @@ impl SizedPart<'_> {
             round_up(self.lanes / per_point + 1)
         };
         let items = self.points * self.blocks(block);
-        let count = wanted.min(items);
+        let count = team::even(wanted.min(items) as usize) as i64;
         let work = self.work / count.max(1) as f64;
         let task =
             |t: i64| Task { part, begin: items * t / count, end: items * (t + 1) / count, block, work };

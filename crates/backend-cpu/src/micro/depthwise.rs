@@ -41,7 +41,7 @@ pub(crate) unsafe fn run(
     // Below 64 Ki multiply-adds (some microseconds) a task is not worth scheduling.
     let threads = team::threads_for(work * plan.shape.batch);
     let most = if threads == 1 { 1 } else { (4 * threads).div_ceil(plan.shape.batch) };
-    let blocks = (work >> 16).clamp(1, most).min(lines);
+    let blocks = team::even((work >> 16).clamp(1, most).min(lines));
     let job = Job { plan, strides: depthwise.strides, input, weights, out, epilogue };
     team::par_for_work(plan.shape.batch * blocks, work * plan.shape.batch, &|task| {
         // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given; tasks are disjoint lines of

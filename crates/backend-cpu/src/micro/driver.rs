@@ -67,6 +67,8 @@ pub(crate) struct Grid {
     products: usize,
     row_blocks: usize,
     panel_blocks: usize,
+    /// Groups of row blocks, one for each thread, whose tasks follow each other.
+    groups: usize,
 }
 
 /// Runs `count` products of the same sizes, `make(i)` describing each.
@@ -167,11 +169,13 @@ impl Product<'_> {
 
     /// The rows of some tiles.
     fn rows_of(&self, tiles: Range<usize>) -> Range<usize> {
-        if !self.cuts.is_empty() {
-            return self.cuts[tiles.start]..self.cuts[tiles.end];
-        }
-        let mr = tile_rows(self.isa);
-        tiles.start * mr..(tiles.end * mr).min(self.m)
+        let starts = self.starts();
+        starts.of(tiles.start)..starts.of(tiles.end)
+    }
+
+    fn starts(&self) -> Starts<'_> {
+        let tiles = self.tiles();
+        Starts { cuts: self.cuts, rows: self.m / tiles, longer: self.m % tiles }
     }
 
     fn depth(&self) -> usize {
@@ -179,15 +183,53 @@ impl Product<'_> {
     }
 }
 
+/// The first row of each tile.
+struct Starts<'a> {
+    cuts: &'a [usize],
+    /// Without cuts: the rows of a tile, of which the first `longer` ones have one more.
+    rows: usize,
+    longer: usize,
+}
+
+impl Starts<'_> {
+    #[inline]
+    fn of(&self, tile: usize) -> usize {
+        match self.cuts {
+            [] => tile * self.rows + tile.min(self.longer),
+            cuts => cuts[tile],
+        }
+    }
+
+    /// The tile that begins at this row.
+    fn tile(&self, row: usize) -> usize {
+        let long = self.longer * (self.rows + 1);
+        match self.cuts {
+            [] if row <= long => row / (self.rows + 1),
+            [] => self.longer + (row - long) / self.rows,
+            cuts => cuts.partition_point(|c| *c < row),
+        }
+    }
+}
+
 impl Grid {
+    /// Groups of rows for the threads, where it takes less time that each reads all of B than that each reads all of A and leaves columns of C to
+    /// readers of rows: A and C are in the cache of the core that wrote them, from where another reads them at half of the speed of B.
+    fn row_groups(count: usize, p: &Product<'_>, threads: usize) -> usize {
+        let groups = threads.div_ceil(count);
+        let rows = p.depth() * p.n < p.m * (2 * p.kc + p.n);
+        if rows && groups <= p.tiles() { groups } else { 1 }
+    }
+
     /// Blocks small enough for the caches, and enough of them for every thread; splits the side whose operand is the
     /// larger, so that the larger one is read by one thread only.
     fn choose(count: usize, p: &Product<'_>, threads: usize) -> Grid {
         let (tiles, panels) = (p.tiles(), p.panels());
         let nr = panel_width(p.isa);
         let rows_max = (A_BLOCK / p.depth().clamp(1, KC)).max(2 * MAX_MR);
-        let mut grid =
-            Grid { products: count, row_blocks: p.m.div_ceil(rows_max).min(tiles), panel_blocks: 1 };
+        let groups = Grid::row_groups(count, p, threads);
+        let row_blocks = p.m.div_ceil(rows_max).next_multiple_of(groups);
+        let row_blocks = row_blocks.min(tiles / groups * groups);
+        let mut grid = Grid { products: count, row_blocks, panel_blocks: 1, groups };
         let block_rows = p.m.div_ceil(grid.row_blocks);
         grid.panel_blocks = (block_rows * p.n).div_ceil(C_BLOCK).clamp(1, panels);
         let wanted = if threads == 1 { 1 } else { 4 * threads };
@@ -213,10 +255,13 @@ impl Grid {
         self.products * self.row_blocks * self.panel_blocks
     }
 
-    /// Row blocks vary fastest, so that neighbouring tasks share B.
+    /// Row blocks of a group vary fastest, so that neighbouring tasks share B.
     fn task(&self, i: usize, p: &Product<'_>) -> (usize, Range<usize>, Range<usize>) {
-        let (row, rest) = (i % self.row_blocks, i / self.row_blocks);
-        let (panel, product) = (rest % self.panel_blocks, rest / self.panel_blocks);
+        let group_rows = self.row_blocks / self.groups;
+        let (row, rest) = (i % group_rows, i / group_rows);
+        let (panel, rest) = (rest % self.panel_blocks, rest / self.panel_blocks);
+        let (group, product) = (rest % self.groups, rest / self.groups);
+        let row = group * group_rows + row;
         (
             product,
             p.rows_of(part(p.tiles(), self.row_blocks, row)),
@@ -391,14 +436,12 @@ unsafe fn tiles(
     c: *mut f32,
     ldc: usize,
 ) {
-    let (nr, mr) = (panel_width(p.isa), tile_rows(p.isa));
+    let nr = panel_width(p.isa);
     let padded = matches!(p.rows, Rows::Pixels { valid, .. } if !valid.is_empty());
-    // A block begins and ends at cuts.
-    let cut = p.cuts.partition_point(|c| *c < rows.start);
-    let count = match p.cuts {
-        [] => rows.len().div_ceil(mr),
-        cuts => cuts.partition_point(|c| *c < rows.end) - cut,
-    };
+    // A block begins and ends where tiles do, which are the same whatever the blocks are.
+    let starts = p.starts();
+    let first = starts.tile(rows.start);
+    let count = starts.tile(rows.end) - first;
     let slice = (pass.taps.start * p.kc + pass.k0) * nr;
     let mut tile = Tile {
         rows: [p.a; MAX_MR],
@@ -420,18 +463,15 @@ unsafe fn tiles(
         for i in 0..inner {
             let (panel, row) = if rows_outside { (i, o) } else { (o, i) };
             let col = cols.start + panel * nr;
-            let r = match p.cuts {
-                [] => part(rows.len(), count, row),
-                cuts => cuts[cut + row] - rows.start..cuts[cut + row + 1] - rows.start,
-            };
-            let row = rows.start + r.start;
+            let r = starts.of(first + row)..starts.of(first + row + 1);
+            let local = r.start - rows.start;
             if i == 0 || !rows_outside {
-                p.point_rows(&mut tile, row, r.start, r.len(), pass);
+                p.point_rows(&mut tile, r.start, local, r.len(), pass);
             }
             tile.b = p.b.wrapping_add((col / nr) * p.depth() * nr + slice);
             tile.to.cols = (cols.end - col).min(nr);
-            tile.to.c = c.wrapping_add(r.start * ldc + (col - cols.start));
-            tile.to.finish = if pass.last { p.finish(row, col) } else { None };
+            tile.to.c = c.wrapping_add(local * ldc + (col - cols.start));
+            tile.to.finish = if pass.last { p.finish(r.start, col) } else { None };
             // SAFETY: the tile lies inside the block; the kernel was chosen for an instruction set that `PackedB` or
             // the plan has checked.
             unsafe { tile_fn(p.isa, r.len(), tile.to.cols, padded)(&tile) };

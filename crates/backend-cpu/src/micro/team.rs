@@ -7,31 +7,64 @@
 //!
 //! Who leads a loop never waits for a thread to wake up: it works on the tasks itself, and waits for those helpers alone that
 //! have begun some. A helper that comes too late finds nothing to do.
+//!
+//! Each thread begins with a share of neighbouring tasks, the same share in every loop, and takes tasks of other shares when its own is
+//! done. Loops that number their tasks in the order of memory so find what the loop before wrote in the cache of the same core: lines
+//! that another core has written take several times as long to read.
 
 use std::cell::{Cell, RefCell};
+use std::ops::Range;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
+use smallvec::SmallVec;
+
+use super::driver::part;
+
 /// Iterations of the polling loop before a helper begins to yield between polls (about 100 microseconds).
 const SPIN: u32 = 4000;
 
-/// A loop in progress: `next` is the next task number.
+/// Neighbouring tasks, in a cache line of its own.
+#[repr(align(64))]
+struct Share {
+    next: AtomicUsize,
+    end: usize,
+}
+
+/// A loop in progress.
 struct Loop<'a> {
     body: &'a (dyn Fn(usize) + Sync),
-    tasks: usize,
-    next: AtomicUsize,
+    /// One for each thread.
+    shares: SmallVec<[Share; 8]>,
     panicked: AtomicBool,
 }
 
-impl Loop<'_> {
-    fn work(&self) {
-        loop {
-            let task = self.next.fetch_add(1, Ordering::Relaxed);
-            if task >= self.tasks {
-                return;
+impl<'a> Loop<'a> {
+    fn new(body: &'a (dyn Fn(usize) + Sync), tasks: usize, threads: usize) -> Loop<'a> {
+        let share = |i| {
+            let Range { start, end } = part(tasks, threads, i);
+            Share { next: AtomicUsize::new(start), end }
+        };
+        Loop { body, shares: (0..threads).map(share).collect(), panicked: AtomicBool::new(false) }
+    }
+
+    /// Runs tasks until none is left, those of share `own` first.
+    fn work(&self, own: usize) {
+        let count = self.shares.len();
+        for i in 0..count {
+            let share = &self.shares[(own + i) % count];
+            loop {
+                // What is done is seen without writing to the counter, whose line its owner is using.
+                if share.next.load(Ordering::Relaxed) >= share.end {
+                    break;
+                }
+                let task = share.next.fetch_add(1, Ordering::Relaxed);
+                if task >= share.end {
+                    break;
+                }
+                (self.body)(task);
             }
-            (self.body)(task);
         }
     }
 }
@@ -74,6 +107,12 @@ pub fn threads_for(work: usize) -> usize {
     if work < worth { 1 } else { threads() }
 }
 
+/// So many tasks, or fewer that all threads have as many of.
+pub fn even(tasks: usize) -> usize {
+    let threads = threads();
+    if tasks > threads { tasks / threads * threads } else { tasks }
+}
+
 /// Runs `f(0) .. f(tasks - 1)`, each once, on the caller's thread and the pool's others; returns when all are done. A
 /// panic in `f` is passed on. Inside another loop it runs on the calling thread alone.
 pub fn par_for(tasks: usize, f: &(dyn Fn(usize) + Sync)) {
@@ -90,7 +129,7 @@ fn run(tasks: usize, threads: usize, f: &(dyn Fn(usize) + Sync)) {
     if threads <= 1 {
         return (0..tasks).for_each(f);
     }
-    let work = Loop { body: f, tasks, next: AtomicUsize::new(0), panicked: AtomicBool::new(false) };
+    let work = Loop::new(f, tasks, threads);
     if let Some(team) = LEADS.with_borrow(Option::clone) {
         return team.lead(&work, self::threads());
     }
@@ -144,13 +183,13 @@ impl Team {
         self.current.store(ptr::from_ref(work).cast_mut().cast(), Ordering::Relaxed);
         self.epoch.fetch_add(1, Ordering::SeqCst);
         if !self.enlisted.swap(true, Ordering::Relaxed) {
-            for _ in 1..threads {
+            for number in 1..threads {
                 let team = Arc::clone(self);
-                rayon::spawn(move || team.help());
+                rayon::spawn(move || team.help(number));
             }
         }
         let guard = Restore(IN_PARALLEL.replace(true));
-        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work.work()));
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work.work(0)));
         drop(guard);
         // See `help`: after this store no helper takes the pointer; those that have it are counted in `busy`.
         self.current.store(ptr::null_mut(), Ordering::SeqCst);
@@ -167,8 +206,8 @@ impl Team {
         );
     }
 
-    /// The loop of a helper: polls for loops until the team closes.
-    fn help(&self) {
+    /// The loop of helper `number`: polls for loops until the team closes.
+    fn help(&self, number: usize) {
         let guard = Restore(IN_PARALLEL.replace(true));
         let (mut seen, mut turns) = (0, 0u32);
         while !self.closed.load(Ordering::Acquire) {
@@ -186,7 +225,7 @@ impl Team {
             if !current.is_null() {
                 // SAFETY: the leader keeps the loop alive until `busy` is 0 again.
                 let work = unsafe { &*current };
-                if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work.work())).is_err() {
+                if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work.work(number))).is_err() {
                     work.panicked.store(true, Ordering::Relaxed);
                 }
             }

@@ -24,7 +24,7 @@ pub(super) unsafe fn run(source: &Source<'_>, weights: &NarrowWeights, hook: Hoo
     // Sums of a block stay in the second-level cache.
     let cached = (lines * conv.out[2] * channels * 4).div_ceil(192 * 1024);
     let wanted = if threads == 1 { 1 } else { (4 * threads).div_ceil(conv.shape.batch).min(work >> 17) };
-    let blocks = cached.max(wanted).clamp(1, lines);
+    let blocks = team::even(cached.max(wanted).clamp(1, lines));
     team::par_for_work(conv.shape.batch * blocks, work / 4, &|task| {
         let block =
             Block { source, weights, image: task / blocks, lines: part(lines, blocks, task % blocks) };
