@@ -156,8 +156,14 @@ fn print(
     }
     if let Some(m) = memory {
         let at = if dynamic { ", at the sizes of capture" } else { "" };
-        writeln!(out, "\npredicted peak memory{at}: {}", show::bytes(m.weights + m.temporaries + m.outputs))?;
-        for (what, n) in [("weights", m.weights), ("temporaries", m.temporaries), ("outputs", m.outputs)] {
+        writeln!(out, "\npredicted peak memory{at}: {}", show::bytes(m.peak()))?;
+        let parts = [
+            ("weights", m.weights),
+            ("temporaries", m.temporaries),
+            ("inputs", m.inputs),
+            ("outputs", m.outputs),
+        ];
+        for (what, n) in parts {
             writeln!(out, "  {what}: {}", show::bytes(n))?;
         }
     }
@@ -190,8 +196,9 @@ fn as_json(model: &Model, e: &Explanation, memory: Option<&Memory>, unsupported:
         "init_kernels": kernels(&e.init_kernels),
         "weight_bytes": memory.map(|m| m.weights),
         "arena_bytes": memory.map(|m| m.temporaries),
+        "input_bytes": memory.map(|m| m.inputs),
         "output_bytes": memory.map(|m| m.outputs),
-        "peak_bytes": memory.map(|m| m.weights + m.temporaries + m.outputs),
+        "peak_bytes": memory.map(Memory::peak),
         "unsupported": unsupported.iter().map(one).collect::<Vec<_>>(),
     })
 }

@@ -326,9 +326,10 @@ fn explain_tells_kernels_and_memory() {
     let bytes = |key: &str| object[key].as_u64().unwrap();
     assert_eq!(
         bytes("peak_bytes"),
-        bytes("weight_bytes") + bytes("arena_bytes") + bytes("output_bytes"),
+        bytes("weight_bytes") + bytes("arena_bytes") + bytes("input_bytes") + bytes("output_bytes"),
         "{object}"
     );
+    assert_eq!(bytes("input_bytes"), 4 * 4 * 64, "four images of 8×8");
     assert_eq!(bytes("output_bytes"), 4 * 10 * 4, "at the batch of capture, 4");
 }
 

@@ -1,22 +1,32 @@
 //! Memory of a call as the plan predicts it, at the sizes of capture where sizes are symbolic. What a backend needs beside the
 //! plan (packed weights, workspaces of libraries) is not in it.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 
 use anyhow::Result;
 use ferroflux::Program;
 use ferroflux::ir_core::{Atom, SymExpr};
-use ferroflux::kernel_ir::{self, LiveRange, Storage};
+use ferroflux::kernel_ir::{self, BufId, LiveRange, Storage};
 
 use crate::inputs::at_hints;
 use crate::show;
 
 /// Memory of a call in bytes.
 pub(super) struct Memory {
-    /// Constants, and the state that a training step writes.
+    /// Constants that a call reads, what was computed of constants once, and the state that a training step writes. Constants
+    /// that only serve to compute others are not there any more when calls run.
     pub(super) weights: u64,
     pub(super) temporaries: u64,
+    pub(super) inputs: u64,
     pub(super) outputs: u64,
+}
+
+impl Memory {
+    /// All of it.
+    pub(super) fn peak(&self) -> u64 {
+        self.weights + self.temporaries + self.inputs + self.outputs
+    }
 }
 
 /// Bytes of a buffer.
@@ -33,19 +43,35 @@ fn bytes(program: &Program, buffer: &kernel_ir::Buffer) -> Option<u64> {
 impl Memory {
     /// `None` where a size is known only during the call.
     pub(super) fn of(program: &Program, kernels: &kernel_ir::Program) -> Option<Memory> {
-        let mut written = kernels.inputs.iter().filter(|i| i.written).map(|i| &kernels.buffers[i.buf]);
-        let state = written.try_fold(0u64, |sum, buffer| sum.checked_add(bytes(program, buffer)?))?;
-        let sum = |wanted: &dyn Fn(&Storage) -> bool| {
-            let buffers = kernels.buffers.values().filter(|b| wanted(&b.storage));
-            buffers.map(|b| bytes(program, b)).try_fold(0u64, |sum, bytes| sum.checked_add(bytes?))
+        let given = |written: bool| {
+            let inputs = kernels.inputs.iter().filter(|i| i.written == written);
+            inputs.map(|i| &kernels.buffers[i.buf]).try_fold(0u64, |n, b| n.checked_add(bytes(program, b)?))
+        };
+        let kept = kept(kernels);
+        let sum = |wanted: &dyn Fn(BufId, &Storage) -> bool| {
+            let buffers = kernels.buffers.iter().filter(|(id, b)| wanted(*id, &b.storage));
+            buffers.map(|(_, b)| bytes(program, b)).try_fold(0u64, |sum, bytes| sum.checked_add(bytes?))
+        };
+        let is_weight = |id: BufId, s: &Storage| {
+            matches!(s, Storage::Constant(_) | Storage::Persistent) && kept.contains(&id)
         };
         let symbol = |id| at_hints(&SymExpr::sym(id), &program.graph().symbols);
         Some(Memory {
-            weights: sum(&|s| matches!(s, Storage::Constant(_) | Storage::Persistent))?.checked_add(state)?,
+            weights: sum(&is_weight)?.checked_add(given(true)?)?,
             temporaries: kernels.plan.place(kernels, &symbol).ok()?.1,
-            outputs: sum(&|s| *s == Storage::Output)?,
+            inputs: given(false)?,
+            outputs: sum(&|_, s| *s == Storage::Output)?,
         })
     }
+}
+
+/// The memory that calls use.
+fn kept(kernels: &kernel_ir::Program) -> BTreeSet<BufId> {
+    let touched = kernels.steps.iter().flat_map(|step| {
+        let (reads, writes) = step.accesses();
+        reads.into_iter().chain(writes)
+    });
+    touched.chain(kernels.outputs.iter().map(|o| o.buf)).map(|buf| kernels.root(buf)).collect()
 }
 
 /// The temporaries that are alive at the step that needs most memory, the largest first.
