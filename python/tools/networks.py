@@ -149,11 +149,13 @@ def synchronize(device: str) -> None:
 
 
 def timed(calls: dict, seconds: float, device: str) -> dict[str, float]:
-    """The median milliseconds of each, called in turn."""
+    """The median milliseconds of each, called in turn, the first of a turn last in the next."""
     times = {name: [] for name in calls}
+    order = list(calls.items())
     end = time.perf_counter() + seconds * len(calls)
     while len(next(iter(times.values()))) < 5 or time.perf_counter() < end:
-        for name, call in calls.items():
+        order.append(order.pop(0))
+        for name, call in order:
             synchronize(device)
             start = time.perf_counter()
             call()
@@ -167,16 +169,17 @@ def compiled(model, args: argparse.Namespace):
     return torch.compile(model, backend="ferroflux", options=options, fullgraph=False)
 
 
-def archived(network: Network, model):
+def archived(network: Network, model, mode: str):
     """A call of the same network from its archive, with its tensors in the order of the archive's inputs."""
     import ferroflux
 
     positional, keywords = network.given
     program = torch.export.export(model, positional, keywords, strict=False)
-    path = os.path.join(tempfile.mkdtemp(), "network.pt2")
-    torch.export.save(program, path)
-    threads = torch.get_num_threads()
-    loaded = ferroflux.load(path, threads=threads)
+    # A file that is mapped may be removed.
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "network.pt2")
+        torch.export.save(program, path)
+        loaded = ferroflux.load(path, mode=mode, threads=torch.get_num_threads())
     tensors = [t for t in pytree.tree_leaves((positional, keywords)) if isinstance(t, torch.Tensor)]
     return lambda: loaded(*tensors)
 
@@ -197,8 +200,9 @@ def run_infer(network: Network, args: argparse.Namespace) -> dict:
     calls = {"eager": lambda: network.infer(model), "ferroflux": lambda: network.infer(f)}
     if args.archive:
         try:
-            calls["archive"] = archived(network, model)
-            calls["archive"]()
+            calls["archive"] = archived(network, model, args.mode)
+            if not judged(leaves(calls["archive"]()), eager, eager, bound)[0]:
+                raise ValueError("its results differ from eager's")
         except Exception as e:
             calls.pop("archive", None)
             result["note"] = f"no archive: {' '.join(str(e).split())[:80]}"
@@ -327,6 +331,8 @@ def main() -> int:
     parser.add_argument("--limit", type=float, help="starts no further network after so many seconds")
     parser.add_argument("--json")
     args = parser.parse_args()
+    if args.archive and (args.device, args.dtype) != ("cpu", "float32"):
+        parser.error("--archive compares on the CPU in float32: an archive has no autocast around it")
     logging.disable(logging.CRITICAL)
     torch._dynamo.config.recompile_limit = 64
     if args.device == "cuda":

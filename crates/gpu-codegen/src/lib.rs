@@ -108,7 +108,8 @@ pub enum Param {
     Buffer(BufId),
     /// The value of a size symbol, 64 bits.
     Symbol(SymId),
-    /// The address of a scratch buffer of the variant, aligned to 256 bytes.
+    /// The address of a scratch buffer of the variant, aligned to 256 bytes; to 64 where it is the memory of a buffer
+    /// ([`in_place`]).
     Scratch(u32),
     /// The address of [`TICKETS`] 32-bit counters that are 0 when the kernel begins and 0 again when it ends. Blocks count
     /// there to find out which of them is the last. Kernels that run one after another share them.

@@ -16,7 +16,8 @@ pub struct Candidate {
     pub parts: Vec<Part>,
     /// Bytes of each scratch buffer that the parts share. Not zeroed.
     pub scratch: Vec<SymExpr>,
-    /// The buffer whose memory may take the place of scratch buffer 0, where it is that buffer's alone during the step.
+    /// The buffer whose memory may take the place of scratch buffer 0, where it is that buffer's alone during the step. It is aligned
+    /// as buffers are, to 64 bytes.
     pub in_place: Option<BufId>,
 }
 

@@ -112,8 +112,30 @@ pub(crate) fn tile_fn(isa: Isa, rows: usize, cols: usize, padded: bool) -> TileF
     table[rows - 1][wide][usize::from(padded)]
 }
 
+/// As [`tile_fn`], with one chain of sums along k whatever the number of rows: a row's result does not depend on the tile that it
+/// is in.
+pub(crate) fn chain_fn(isa: Isa, rows: usize, cols: usize) -> TileFn {
+    let wide = usize::from(cols * 2 > panel_width(isa));
+    let few = match isa {
+        Isa::Portable => &PORTABLE_CHAINS,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => &AVX2_CHAINS,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => &AVX512_CHAINS,
+        #[cfg(not(target_arch = "x86_64"))]
+        _ => &PORTABLE_CHAINS,
+    };
+    few.get(rows - 1).map_or_else(|| tile_fn(isa, rows, cols, false), |row| row[wide][0])
+}
+
+/// Rows of a tile up to which [`tile_fn`] has several sets of sums, for any instruction set.
+pub(crate) const FEW_ROWS: usize = 4;
+
 /// `[rows - 1][one or two vectors][padded]`; rows beyond the tile of the instruction set repeat its last kernel and are not used.
 type Table = [[[TileFn; 2]; 2]; MAX_MR];
+
+/// Those with one chain of sums, for rows that have several sets in the table.
+type Chains = [[[TileFn; 2]; 2]; FEW_ROWS];
 
 macro_rules! row {
     // Few rows give too few independent sums to cover the latency of fma (4 cycles, 2 a cycle on Zen 5): the k loop
@@ -123,6 +145,12 @@ macro_rules! row {
             [$f::<$mr, 1, false, $u> as TileFn, $f::<$mr, 1, true, $u>],
             [$f::<$mr, 2, false, $u>, $f::<$mr, 2, true, $u>],
         ]
+    };
+}
+
+macro_rules! chains {
+    ($f:ident) => {
+        [row!($f, 1, 1), row!($f, 2, 1), row!($f, 3, 1), row!($f, 4, 1)]
     };
 }
 
@@ -164,6 +192,12 @@ macro_rules! table {
         ]
     };
 }
+
+static PORTABLE_CHAINS: Chains = chains!(tile_portable);
+#[cfg(target_arch = "x86_64")]
+static AVX2_CHAINS: Chains = chains!(tile_avx2);
+#[cfg(target_arch = "x86_64")]
+static AVX512_CHAINS: Chains = chains!(tile_avx512);
 
 static PORTABLE: Table = table!(tile_portable, narrow);
 #[cfg(target_arch = "x86_64")]

@@ -180,7 +180,8 @@ impl Drop for Closes<'_> {
 impl Team {
     /// The leader's side of one loop on up to `threads` threads: publish, work, withdraw, wait for the helpers inside it.
     fn lead(self: &Arc<Self>, work: &Loop<'_>, threads: usize) {
-        self.current.store(ptr::from_ref(work).cast_mut().cast(), Ordering::Relaxed);
+        // A helper may read the pointer before it reads the epoch: what it points to must be there then.
+        self.current.store(ptr::from_ref(work).cast_mut().cast(), Ordering::Release);
         self.epoch.fetch_add(1, Ordering::SeqCst);
         if !self.enlisted.swap(true, Ordering::Relaxed) {
             for number in 1..threads {

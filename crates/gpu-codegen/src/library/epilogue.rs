@@ -61,9 +61,10 @@ pub fn result_dtype(program: &Program, epilogue: &Epilogue, narrow: DType, acc: 
 }
 
 /// The buffer in whose memory the library may leave a dense result of `dtype` with its dimensions in `order`: the epilogue
-/// stores every element there in the place of the one that it read, and reads nothing else of it. Whether the memory is the
+/// stores every element there in the place of the one that it read, and the step reads nothing else of it. Whether the memory is the
 /// buffer's alone during the step is for the memory plan to say.
-pub fn in_place(program: &Program, epilogue: &Epilogue, dtype: DType, order: &[usize]) -> Option<BufId> {
+pub fn in_place(program: &Program, step: &Step, dtype: DType, order: &[usize]) -> Option<BufId> {
+    let epilogue = epilogue_of(step)?;
     let mut stride = SymExpr::ONE;
     let mut dense = SymExpr::ZERO;
     for &d in order.iter().rev() {
@@ -84,6 +85,9 @@ pub fn in_place(program: &Program, epilogue: &Epilogue, dtype: DType, order: &[u
         _ => false,
     };
     let found = program.root(epilogue.insts.iter().find_map(in_place)?);
+    if step.operands().iter().any(|o| program.root(o.buf) == found) {
+        return None;
+    }
     (epilogue.insts.iter().filter(|inst| touches(inst, found)).count() == 1).then_some(found)
 }
 
@@ -194,7 +198,7 @@ pub fn epilogue(
     );
     let body = walk.text(&writer, lanes, &body, &mut uses);
     if let Packed::Dense(order) = packed
-        && let Some(buf) = in_place(program, epilogue, dtype, order)
+        && let Some(buf) = in_place(program, step, dtype, order)
     {
         // The result may be read from where it is stored.
         uses.loaded.insert(buf);

@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used)] // a failing test may panic
 
 use gpu_codegen::{
-    Blocks, ENTRY, Kernel, Packed, Param, Prelude, epilogue, epilogue_of, fold, in_place, relayout,
-    result_dtype, store_order, vendor_epilogue,
+    Blocks, ENTRY, Kernel, Packed, Param, Prelude, epilogue, fold, in_place, relayout, result_dtype,
+    store_order, vendor_epilogue,
 };
 use gpu_emulator::Emulator;
 use gpu_runtime::{Arguments, Driver, Grid, Module};
@@ -180,19 +180,21 @@ fn sum(
     let x = b.cast(x, dtype);
     b.store(out, index, x, StoreMode::Write);
     let epilogue = Epilogue { ranges: shape(sizes), insts: b.finish() };
-    // The operands of the product are not used.
-    let (a, w) = (case.operand(residual), case.operand(residual));
-    let step = Step::Matmul(Matmul {
+    (product(case.operand(residual), epilogue), [residual, bias, out])
+}
+
+/// A product whose operands are not used.
+fn product(operand: Operand, epilogue: Epilogue) -> Step {
+    Step::Matmul(Matmul {
         name: "m".into(),
         origins: Vec::new(),
-        a,
-        b: w,
+        a: operand.clone(),
+        b: operand,
         acc: DType::F32,
         zero: 0,
         dequant: None,
         epilogue,
-    });
-    (step, [residual, bias, out])
+    })
 }
 
 fn check(dtype: DType, sizes: &[i64], order: &[usize], residual: &[usize], out: &[usize]) -> Kernel {
@@ -203,7 +205,7 @@ fn check(dtype: DType, sizes: &[i64], order: &[usize], residual: &[usize], out: 
     let result: Vec<f32> = (0..count as usize).map(|i| number(9, i)).collect();
     let result_bytes = [to_bytes(dtype, &result)];
     let (got, _) = case.run(&kernel, &result_bytes, o);
-    let over = in_place(&case.program, epilogue_of(&step).unwrap(), dtype, order);
+    let over = in_place(&case.program, &step, dtype, order);
     if sizes.iter().all(|n| *n > 1) {
         assert_eq!(over, (order == out).then_some(o), "a result has the order of what is stored, or has not");
     }
@@ -254,8 +256,14 @@ fn results_in_place_are_stored_as_they_are_read() {
         let mut b = BodyBuilder::new();
         let index: Shape = (0..2).map(SymExpr::loop_var).collect();
         change(&mut b, out, &index);
-        let epilogue = Epilogue { ranges: shape(&[4, 6]), insts: b.finish() };
-        in_place(&case.program, &epilogue, dtype, &[0, 1]) == Some(out)
+        let other = case.buffer(DType::F32, &[4, 6], &[0, 1]);
+        let step = |operand| {
+            let epilogue = Epilogue { ranges: shape(&[4, 6]), insts: b.insts().to_vec() };
+            product(case.operand(operand), epilogue)
+        };
+        let read = in_place(&case.program, &step(out), dtype, &[0, 1]);
+        assert_eq!(read, None, "the product reads it");
+        in_place(&case.program, &step(other), dtype, &[0, 1]) == Some(out)
     };
     let store = |b: &mut BodyBuilder, buf, index: &Shape, mask| {
         let value = b.push(DType::F32, InstKind::Template);
@@ -276,6 +284,10 @@ fn results_in_place_are_stored_as_they_are_read() {
     assert!(!place(DType::F32, &|b, out, index| {
         let value = b.push(DType::F32, InstKind::Template);
         b.store(out, index.clone(), value, StoreMode::Add);
+    }));
+    assert!(!place(DType::F32, &|b, out, index| {
+        store(b, out, index, None);
+        store(b, out, &[SymExpr::ZERO, SymExpr::loop_var(1)].into_iter().collect(), None);
     }));
 }
 

@@ -273,7 +273,7 @@ fn with_folding<C: Convolutions>(
     if bare.is_ready(&**library, analysis) {
         let ranges = &k.epilogue.ranges;
         let dense = of_result.is_none().then_some(&order);
-        let place = dense.and_then(|order| in_place(program, &k.epilogue, dtype, order));
+        let place = dense.and_then(|order| in_place(program, step, dtype, order));
         scratch[0] = bytes(of_result.map_or_else(|| product(ranges), |blocks| blocks.elements(ranges)));
         offer(
             &mut out,

@@ -96,7 +96,7 @@ pub fn candidates<P: Products>(
     let Ok(kernel) = epilogue(program, step, dtype, Packed::Dense(&order)) else { return Vec::new() };
     let bytes = k.epilogue.ranges.iter().fold(SymExpr::from_i64(dtype.size() as i64), |n, e| n * e);
     let spec = Arc::new(spec);
-    let in_place = in_place(program, &k.epilogue, dtype, &order);
+    let in_place = in_place(program, step, dtype, &order);
     algorithms(blas, &spec, &format!("{}+epilogue", P::NAME))
         .map(|(name, call)| Candidate {
             name,

@@ -12,7 +12,9 @@ use std::ops::Range;
 use super::{ConvPlan, ConvShape, ConvWeights, Strides5};
 use crate::micro::driver::{odd_lines, part};
 use crate::micro::epilogue::{COut, Epilogue, EpilogueBlock};
-use crate::micro::kernel::{Finish, MAX_MR, Target, Tile, panel_width, tile_fn, tile_rows};
+use crate::micro::kernel::{
+    FEW_ROWS, Finish, MAX_MR, Target, Tile, chain_fn, panel_width, tile_fn, tile_rows,
+};
 use crate::micro::transpose::Source;
 use crate::micro::{Isa, PackedB, scratch, team};
 use transform::{Gather, Spread, gather, spread};
@@ -172,12 +174,13 @@ pub(super) unsafe fn run(
 ) {
     let [_, oh, ow] = plan.out;
     let (down, across) = (oh.div_ceil(SIDE), ow.div_ceil(SIDE));
-    let job = Job { plan, source: winograd.source, input, weights, out, epilogue, down, across };
     let lines = plan.shape.batch * down;
+    let few = lines * across <= FEW_ROWS;
+    let job = Job { plan, source: winograd.source, input, weights, out, epilogue, down, across, few };
     let (c, o) = (plan.shape.in_channels, plan.shape.out_channels);
     let ld = odd_lines(c);
     let threads = team::threads_for(lines * across * PRODUCTS * c * o);
-    let most = (AHEAD * threads / (across * PRODUCTS * ld)).clamp(1, lines);
+    let most = if few { lines } else { (AHEAD * threads / (across * PRODUCTS * ld)).clamp(1, lines) };
     let blocks = lines.div_ceil(most);
     let longest = lines.div_ceil(blocks);
     scratch::with(longest * across * PRODUCTS * ld, |buf| {
@@ -217,6 +220,9 @@ struct Job<'a> {
     /// Lines of tiles of an image, and tiles of a line.
     down: usize,
     across: usize,
+    /// Whether all tiles are rows of one tile of registers, which is then never cut, so that it may have several sets of sums. Else
+    /// every tile has one chain of sums: how tiles are cut depends on the threads, and results must not.
+    few: bool,
 }
 
 // SAFETY: pointers are used under the promise of `run`; tasks are disjoint.
@@ -260,7 +266,7 @@ impl Job<'_> {
         let own = PRODUCTS * c * o * size_of::<f32>() > OWN_WEIGHTS;
         let wanted = if threads == 1 { 1 } else { 4 * threads };
         let across = if own { wanted } else { threads }.min(panels);
-        let down = wanted.div_ceil(across).min(lines.len());
+        let down = if self.few { 1 } else { wanted.div_ceil(across).min(lines.len()) };
         team::par_for_work(across * down, values.tiles * PRODUCTS * c * o, &|task| {
             let lines = part(lines.len(), down, task % down);
             let lines = lines.start + values.first..lines.end + values.first;
@@ -357,7 +363,10 @@ impl Job<'_> {
     ) {
         let (nr, c) = (panel_width(self.plan.isa), self.plan.shape.in_channels);
         let first = tiles.start - values.first * self.across;
-        let kernel = tile_fn(self.plan.isa, tiles.len(), width, false);
+        let kernel = match self.few {
+            true => tile_fn(self.plan.isa, tiles.len(), width, false),
+            false => chain_fn(self.plan.isa, tiles.len(), width),
+        };
         for p in 0..PRODUCTS {
             let row = |i: usize| {
                 let tile = first + i.min(tiles.len() - 1);
