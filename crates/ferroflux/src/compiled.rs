@@ -100,6 +100,12 @@ impl Compiled {
         };
         let maker = Maker::of(backend, options);
         let weight = |name: &str| {
+            let part = parts.as_ref().map(|p| p.placed(name)).transpose()?.flatten();
+            if let (Some(part), Some(maker)) = (&part, &maker)
+                && let Some(made) = program.weight_part(name, maker, part)?
+            {
+                return Ok(Some(made));
+            }
             let whole = program.weight_value(name, maker.as_ref())?;
             match (&parts, whole) {
                 // A part of a weight is cut from the whole on the host.

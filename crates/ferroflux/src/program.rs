@@ -11,6 +11,7 @@ use pt2::{ExportedProgram, Weight, WeightSource};
 use tensor::Tensor;
 
 use crate::inputs::{self, InputInfo};
+use crate::mesh::PartPlace;
 use crate::pipeline::{self, Cx, KERNELS, KernelOptions, StageId};
 use crate::recipe::{Maker, Recipe, RecipeSource};
 use crate::{Compiled, Error, Options, zero_points};
@@ -138,6 +139,18 @@ impl Program {
             (None, Some(recipe), Some(maker)) => maker.make(weight, recipe).map(Some),
             (None, Some(recipe), None) => Ok(Some(recipe.on_host(weight)?.into())),
             (None, None, _) => Ok(None),
+        }
+    }
+    /// A part of a weight by formula, made on the maker's device; `None` of other weights, and where the device makes it whole alone.
+    pub(crate) fn weight_part(
+        &self,
+        name: &str,
+        maker: &Maker,
+        part: &(PartPlace, Vec<usize>),
+    ) -> Result<Option<Value>, Error> {
+        match (self.exported.weights.get(name), self.recipes.get(name)) {
+            (Some(weight), Some(recipe)) if weight.tensor.is_none() => maker.make_part(weight, recipe, part),
+            _ => Ok(None),
         }
     }
     /// The program with its weights by formula computed on the host; `None` where there are none.

@@ -15,6 +15,7 @@ use pt2::Weight;
 use tensor::{DeviceTensor, Tensor, TensorError, formula};
 
 use crate::code::Code;
+use crate::mesh::PartPlace;
 use crate::{Error, Options};
 
 /// `offset + scale * u`, `u` uniform in `[-1, 1)` by the stream of that name (`tensor::formula`); integers are zero.
@@ -78,15 +79,32 @@ impl Maker {
 
     /// The weight on the device.
     pub(crate) fn make(&self, weight: &Weight, recipe: &Recipe) -> Result<Value, Error> {
+        let count = tensor::checked_numel(weight.dtype, &weight.sizes)?;
+        self.timed(|| self.made(weight, recipe, &Lines::all(count), &weight.sizes))
+    }
+
+    /// A part of the weight on the device; `None` where its elements do not lie in lines at equal distances.
+    pub(crate) fn make_part(
+        &self,
+        weight: &Weight,
+        recipe: &Recipe,
+        (place, sizes): &(PartPlace, Vec<usize>),
+    ) -> Result<Option<Value>, Error> {
+        match Lines::of(place, sizes).filter(|_| on_device(weight.dtype)) {
+            Some(lines) => self.timed(|| self.made(weight, recipe, &lines, sizes)).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    fn timed(&self, make: impl FnOnce() -> Result<Value, Error>) -> Result<Value, Error> {
         let start = Instant::now();
-        let made = self.made(weight, recipe);
+        let made = make();
         *self.spent.lock().unwrap_or_else(PoisonError::into_inner) += start.elapsed();
         made
     }
 
-    fn made(&self, weight: &Weight, recipe: &Recipe) -> Result<Value, Error> {
-        let count = tensor::checked_numel(weight.dtype, &weight.sizes)?;
-        if !matches!(weight.dtype, DType::F32 | DType::F64 | DType::F16 | DType::BF16) || count == 0 {
+    fn made(&self, weight: &Weight, recipe: &Recipe, lines: &Lines, sizes: &[usize]) -> Result<Value, Error> {
+        if !on_device(weight.dtype) || lines.extent.contains(&0) {
             let device = self.backend.first_device()?;
             return Ok(self.backend.to_device(&recipe.on_host(weight)?, device)?.into());
         }
@@ -98,25 +116,70 @@ impl Maker {
                 place.insert(Code::of_prims(graph, &|_| Ok(None), &self.options)?.code)
             }
         };
-        let inputs = inputs(recipe, count)?;
+        let inputs = inputs(recipe, lines)?;
         let made = code.run_values(&inputs.iter().collect::<Vec<_>>(), 0)?;
         match made.into_iter().next() {
-            Some(Value::Device(line)) => Ok(shaped(line, &weight.sizes).into()),
-            Some(Value::Host(line)) => Ok(line.reshape(&weight.sizes)?.into()),
+            Some(Value::Device(line)) => Ok(shaped(line, sizes).into()),
+            Some(Value::Host(line)) => Ok(line.reshape(sizes)?.into()),
             None => Err(Error::Internal("a program without a result".into())),
         }
     }
 }
 
-/// The arguments of the program for this many elements.
-fn inputs(recipe: &Recipe, count: usize) -> Result<[Value; 4], Error> {
+/// Whether the program makes elements of a type.
+fn on_device(dtype: DType) -> bool {
+    matches!(dtype, DType::F32 | DType::F64 | DType::F16 | DType::BF16)
+}
+
+/// Elements of a row-major tensor in lines at equal distances: `extent` is that of blocks, lines in a block, and elements.
+#[derive(Debug, PartialEq)]
+struct Lines {
+    extent: [usize; 3],
+    strides: [usize; 2],
+    first: usize,
+}
+
+impl Lines {
+    /// This many elements from the first one.
+    fn all(count: usize) -> Lines {
+        Lines { extent: [1, 1, count], strides: [0, 0], first: 0 }
+    }
+
+    /// Those of a part that one dimension is split for; `None` of others.
+    fn of(place: &PartPlace, sizes: &[usize]) -> Option<Lines> {
+        let whole = &place.whole;
+        let split = |d: &usize| sizes[*d] != whole[*d] || place.pieces.contains_key(d);
+        let mut dims = (0..sizes.len()).filter(split);
+        let Some(dim) = dims.next() else { return Some(Lines::all(sizes.iter().product())) };
+        let inner: usize = whole[dim + 1..].iter().product();
+        let one = [(place.first[dim], sizes[dim])];
+        let pieces = place.pieces.get(&dim).map_or(&one[..], |list| &list[..]);
+        let &(first, length) = pieces.first()?;
+        let step = pieces.get(1).map_or(0, |(second, _)| second - first);
+        let regular =
+            |(n, (at, n_length)): (usize, &(usize, usize))| *at == first + n * step && *n_length == length;
+        let lines = Lines {
+            extent: [whole[..dim].iter().product(), pieces.len(), length * inner],
+            strides: [whole[dim] * inner, step * inner],
+            first: first * inner,
+        };
+        (dims.next().is_none() && pieces.iter().enumerate().all(regular)).then_some(lines)
+    }
+}
+
+/// The arguments of the program for these elements.
+fn inputs(recipe: &Recipe, lines: &Lines) -> Result<[Value; 6], Error> {
     // The increment of SplitMix64 is added once for all elements.
     let base = formula::fnv1a64(&recipe.stream).wrapping_add(0x9E37_79B9_7F4A_7C15) as i64;
+    let whole = |n: usize| Tensor::from_vec(vec![n as i64], &[]);
+    let [blocks, rows, elements] = lines.extent;
     Ok([
-        Tensor::from_vec(vec![base], &[])?.into(),
+        Tensor::from_vec(vec![base.wrapping_add(lines.first as i64)], &[])?.into(),
+        whole(lines.strides[0])?.into(),
+        whole(lines.strides[1])?.into(),
         Tensor::scalar(DType::F32, Scalar::Float(f64::from(recipe.scale)))?.into(),
         Tensor::scalar(DType::F32, Scalar::Float(f64::from(recipe.offset)))?.into(),
-        Tensor::zeros(DType::U8, &[count, 0])?.into(),
+        Tensor::zeros(DType::U8, &[blocks, rows, elements, 0])?.into(),
     ])
 }
 
@@ -127,29 +190,39 @@ fn shaped(line: DeviceTensor, sizes: &[usize]) -> DeviceTensor {
     DeviceTensor::new(data, dtype, device, sizes, &strides, move || drop(line))
 }
 
-/// The formula as a graph of prims: `base`, `scale`, `offset`, and a tensor without elements whose first size is the number
-/// of elements.
+/// The formula as a graph of prims: `base`, the distances of blocks and of lines, `scale`, `offset`, and a tensor without
+/// elements whose first sizes are the [`Lines::extent`].
 fn graph(dtype: DType) -> Result<Graph, OpError> {
     let mut graph = Graph::new("weights by formula");
-    let n = graph.add_symbol(Symbol {
-        name: "n".into(),
-        min: 1,
-        max: None,
-        hint: Some(1 << 20),
-        unbacked: false,
-    });
-    let n = SymExpr::sym(n);
+    let mut size = |name: &str, hint| {
+        let symbol = Symbol { name: name.into(), min: 1, max: None, hint: Some(hint), unbacked: false };
+        SymExpr::sym(graph.add_symbol(symbol))
+    };
+    let extent = [size("blocks", 1), size("lines", 1), size("n", 1 << 20)];
     let mut input = |name: &str, dtype, sizes: &[SymExpr]| {
         let ty = ValueType::Tensor(TensorMeta::contiguous(dtype, sizes.iter().cloned()));
         graph.placeholder(InputKind::User, name, name, ty)
     };
     let base = input("base", DType::I64, &[]);
+    let strides = [input("block", DType::I64, &[]), input("line", DType::I64, &[])];
     let scale = input("scale", DType::F32, &[]);
     let offset = input("offset", DType::F32, &[]);
-    input("extent", DType::U8, &[n.clone(), SymExpr::ZERO]);
+    let [blocks, lines, n] = &extent;
+    input("extent", DType::U8, &[blocks.clone(), lines.clone(), n.clone(), SymExpr::ZERO]);
     let mut b = Builder::new(&mut graph, "uniform", OriginId(0));
-    let line = b.call1("prims.iota", vec![n.into(), 0i64.into(), 1i64.into(), DType::I64.into()])?;
-    let z = b.add(line, base)?;
+    let mut z = base;
+    for (dim, size) in extent.iter().enumerate() {
+        let line = vec![size.clone().into(), 0i64.into(), 1i64.into(), DType::I64.into()];
+        let mut at = b.call1("prims.iota", line)?;
+        for _ in dim..2 {
+            let rank = b.rank(at)?;
+            at = b.unsqueeze(at, rank)?;
+        }
+        if let Some(stride) = strides.get(dim) {
+            at = b.mul(at, *stride)?;
+        }
+        z = b.add(z, at)?;
+    }
     let z = mixed(&mut b, z, 30)?;
     let z = b.mul(z, 0xBF58_476D_1CE4_E5B9_u64 as i64)?;
     let z = mixed(&mut b, z, 27)?;
@@ -203,13 +276,48 @@ mod tests {
                     requires_grad: false,
                     tensor: None,
                 };
-                let given = inputs(&recipe, count).unwrap();
-                let made = code.run_values(&given.iter().collect::<Vec<_>>(), 0).unwrap();
-                let [Value::Host(made)] = &made[..] else { panic!("one host tensor") };
+                let made = |lines: &Lines| {
+                    let given = inputs(&recipe, lines).unwrap();
+                    let made = code.run_values(&given.iter().collect::<Vec<_>>(), 0).unwrap();
+                    let [Value::Host(made)] = &made[..] else { panic!("one host tensor") };
+                    numbers(made)
+                };
                 let wanted = recipe.on_host(&weight).unwrap();
-                let numbers = |t: &Tensor| t.iter_f64().map(f64::to_bits).collect::<Vec<_>>();
-                assert_eq!(numbers(made), numbers(&wanted), "{dtype} {backend} {stream}");
+                assert_eq!(made(&Lines::all(count)), numbers(&wanted), "{dtype} {backend} {stream}");
+                if count < 1000 {
+                    continue;
+                }
+                // The second halves of two sections of the middle one of the sizes 5, 20, 10.
+                let place = PartPlace {
+                    whole: vec![5, 20, 10],
+                    first: vec![0, 5, 0],
+                    pieces: [(1, vec![(5, 5), (15, 5)])].into(),
+                };
+                let lines = Lines::of(&place, &[5, 10, 10]).unwrap();
+                let wanted = wanted.reshape(&[5, 2, 2, 50]).unwrap().narrow(2, 1, 1).unwrap();
+                assert_eq!(made(&lines), numbers(&wanted), "{dtype} {backend} {stream}, a part");
             }
         }
+    }
+
+    fn numbers(t: &Tensor) -> Vec<u64> {
+        t.iter_f64().map(f64::to_bits).collect()
+    }
+
+    #[test]
+    fn parts_are_lines() {
+        let place = |first: [usize; 2], pieces: &[(usize, usize)]| PartPlace {
+            whole: vec![8, 6],
+            first: first.to_vec(),
+            pieces: (!pieces.is_empty()).then(|| (0, pieces.to_vec())).into_iter().collect(),
+        };
+        let rows = Lines::of(&place([4, 0], &[]), &[4, 6]);
+        assert_eq!(rows, Some(Lines { extent: [1, 1, 24], strides: [48, 0], first: 24 }));
+        let columns = Lines::of(&place([0, 3], &[]), &[8, 3]);
+        assert_eq!(columns, Some(Lines { extent: [8, 1, 3], strides: [6, 0], first: 3 }));
+        let sections = Lines::of(&place([1, 0], &[(1, 1), (5, 1)]), &[2, 6]);
+        assert_eq!(sections, Some(Lines { extent: [1, 2, 6], strides: [48, 24], first: 6 }));
+        assert_eq!(Lines::of(&place([2, 0], &[(2, 2), (6, 1)]), &[3, 6]), None, "of different lengths");
+        assert_eq!(Lines::of(&place([4, 3], &[]), &[4, 3]), None, "of two dimensions");
     }
 }

@@ -392,7 +392,7 @@ fn mirrored(op: ScalarOp) -> Option<ScalarOp> {
 }
 
 /// Moves groups that overwrite an input after those that read its old value, where these do not need the new one. Groups
-/// keep their order otherwise.
+/// keep their order otherwise, exchanges among themselves always.
 pub(crate) fn postpone(defs: &Defs, s: &mut Schedule) {
     // Definitions that bind a size or assert something keep their place.
     if defs.written.is_empty() || !defs.binders.is_empty() || !defs.effects.is_empty() {
@@ -432,6 +432,11 @@ struct Order {
 impl Order {
     fn new(defs: &Defs, s: &Schedule) -> Order {
         let mut order = Order { after: vec![Vec::new(); s.groups.len()], readers: FxHashMap::default() };
+        // Ranks exchange in one order, that of the graph: what else differs between their programs must not change it.
+        let exchanges = defs.exchanges.iter().filter_map(|id| s.group_of.get(id));
+        let mut exchanges: Vec<usize> = exchanges.copied().collect();
+        exchanges.sort_unstable();
+        exchanges.windows(2).for_each(|pair| order.after[pair[0]].push(pair[1]));
         for (g, group) in s.groups.iter().enumerate() {
             for member in &group.members {
                 for (read, _) in s.loads.get(&member.def).into_iter().flatten() {

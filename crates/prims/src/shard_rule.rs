@@ -22,6 +22,9 @@ pub enum Placement {
         dim: usize,
         /// Elements of a block.
         unit: SymExpr,
+        /// Sizes of the sections that are in parts each by itself, in order: a rank has its part of every one, one behind the
+        /// other, as for the queries, keys and values of one weight. Empty where the dimension is one section.
+        sections: Vec<SymExpr>,
     },
     /// The tensor is the combination of what the ranks have, element by element.
     Partial(Combine),
@@ -30,7 +33,22 @@ pub enum Placement {
 impl Placement {
     /// Parts of a dimension, by elements.
     pub fn shard(dim: usize) -> Placement {
-        Placement::Shard { dim, unit: SymExpr::ONE }
+        Placement::blocks(dim, SymExpr::ONE)
+    }
+    /// Parts of a dimension, by blocks of `unit` elements.
+    pub fn blocks(dim: usize, unit: SymExpr) -> Placement {
+        Placement::Shard { dim, unit, sections: Vec::new() }
+    }
+    /// Parts of every section of a dimension, by elements.
+    pub fn sectioned(dim: usize, sections: Vec<SymExpr>) -> Placement {
+        Placement::Shard { dim, unit: SymExpr::ONE, sections }
+    }
+    /// Sizes of the sections that are in parts each by itself; empty where there is one.
+    pub fn sections(&self) -> &[SymExpr] {
+        match self {
+            Placement::Shard { sections, .. } => sections,
+            _ => &[],
+        }
     }
     /// The dimension that is in parts.
     pub fn dim(&self) -> Option<usize> {
@@ -42,8 +60,9 @@ impl Placement {
 }
 
 /// One way to spread a call over the ranks of an axis: what each rank must have of every tensor operand (in the order in
-/// which the arguments name them), and what it then has of every result. Where operands are in parts, units may be larger by
-/// a common factor: who splits a dimension into larger blocks splits it by elements too.
+/// which the arguments name them), and what it then has of every result. Where tensors are in parts, blocks of the way are in
+/// one order in all of them, so units may be larger by a common factor, and dimensions may be in sections of whole blocks
+/// ([`Way::refined`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Way {
     /// Of the operands.
@@ -58,6 +77,57 @@ impl Way {
     /// A way whose parts may be uneven.
     pub fn new(operands: Vec<Placement>, results: Vec<Placement>) -> Way {
         Way { operands, results, even: false }
+    }
+
+    /// The way by which a tensor that has the placement `of` in this one has `now`: with larger blocks, or in sections. `None`
+    /// where `now` is not made of whole blocks of `of`, and where the way has sections of its own.
+    pub fn refined(&self, of: &Placement, now: &Placement) -> Option<Way> {
+        let (
+            Placement::Shard { dim, unit, sections: none },
+            Placement::Shard { dim: d, unit: larger, sections },
+        ) = (of, now)
+        else {
+            return None;
+        };
+        let plain = self.operands.iter().chain(&self.results).all(|p| p.sections().is_empty());
+        if dim != d || !none.is_empty() || !plain {
+            return None;
+        }
+        // Sections are counted in elements: that they are whole blocks on every rank is for the caller to see.
+        let factor = match divide(larger, unit) {
+            None if !sections.is_empty() => SymExpr::ONE,
+            factor => factor?,
+        };
+        let blocks = sections.iter().map(|s| divide(s, unit)).collect::<Option<Vec<_>>>()?;
+        let scaled = |p: &Placement| match p {
+            Placement::Shard { dim, unit, .. } => Placement::Shard {
+                dim: *dim,
+                unit: unit * &factor,
+                sections: blocks.iter().map(|b| b * unit).collect(),
+            },
+            other => other.clone(),
+        };
+        let (operands, results) = (self.operands.iter(), self.results.iter());
+        Some(Way {
+            operands: operands.map(scaled).collect(),
+            results: results.map(scaled).collect(),
+            even: self.even,
+        })
+    }
+}
+
+/// `a / b` where that is a whole number in every call, as far as their forms show.
+pub fn divide(a: &SymExpr, b: &SymExpr) -> Option<SymExpr> {
+    if *b == SymExpr::ONE {
+        return Some(a.clone());
+    }
+    match (a.as_const(), b.as_const()) {
+        (Some(a), Some(b)) => (b > 0 && a % b == 0).then(|| SymExpr::from_i64(a / b)),
+        _ if a == b => Some(SymExpr::ONE),
+        _ => {
+            let quotient = a.floor_div(b);
+            (&quotient * b == *a).then_some(quotient)
+        }
     }
 }
 
@@ -101,6 +171,13 @@ pub enum ShardRule {
     Along,
     /// The function lists the ways.
     Ways(fn(&LowerCall<'_>) -> Result<Vec<Way>, OpError>, LocalArgs),
+    /// The same, and the second function lists further ways for operands that have these placements: where it depends on
+    /// their sections which ones the result has.
+    Sectioned(
+        fn(&LowerCall<'_>) -> Result<Vec<Way>, OpError>,
+        fn(&LowerCall<'_>, &[Placement]) -> Result<Vec<Way>, OpError>,
+        LocalArgs,
+    ),
     /// The call is one between ranks already.
     Local,
     /// It runs on whole tensors alone, for this reason.
@@ -148,8 +225,21 @@ pub fn ways(call: &LowerCall<'_>) -> Result<Vec<Way>, OpError> {
         ShardRule::Reduce(how) => reduce(call, *how),
         ShardRule::Leading(last) => leading(call, *last),
         ShardRule::Along => along(call),
-        ShardRule::Ways(list, _) => list(call),
+        ShardRule::Ways(list, _) | ShardRule::Sectioned(list, _, _) => list(call),
         ShardRule::Local | ShardRule::Whole(_) => Ok(Vec::new()),
+    }
+}
+
+/// Further ways of a call whose operands have these placements.
+///
+/// # Errors
+/// An invalid call.
+pub fn sectioned_ways(call: &LowerCall<'_>, operands: &[Placement]) -> Result<Vec<Way>, OpError> {
+    match rule(&call.call) {
+        Some(ShardRule::Sectioned(_, list, _)) if operands.iter().any(|p| !p.sections().is_empty()) => {
+            list(call, operands)
+        }
+        _ => Ok(Vec::new()),
     }
 }
 
@@ -167,7 +257,7 @@ pub fn rule(call: &Call<'_>) -> Option<&'static ShardRule> {
 /// Those of a rule.
 pub fn local_args(call: &LocalCall<'_>) -> Result<Vec<Arg>, OpError> {
     let args = match rule(&call.call) {
-        Some(ShardRule::Ways(_, args)) => *args,
+        Some(ShardRule::Ways(_, args) | ShardRule::Sectioned(_, _, args)) => *args,
         _ => LocalArgs::Same,
     };
     match args {

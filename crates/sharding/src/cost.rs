@@ -5,7 +5,7 @@ use fx_ir::{Graph, NodeId, NodeKind};
 use prims::Placement;
 use prims::facts::{bytes_hint, operations_hint};
 
-use crate::redistribute::{Kind, is_possible, kind};
+use crate::redistribute::{Kind, is_possible, kind, stations};
 use crate::{Axis, Mesh};
 
 /// The figures of the links along an axis.
@@ -62,15 +62,12 @@ impl Costs {
         if !is_possible(from, to) {
             return f64::INFINITY;
         }
-        let direct = !matches!(
-            (from, to),
-            (Placement::Partial(_), Placement::Partial(_))
-                | (Placement::Shard { .. }, Placement::Shard { .. })
-        ) || from.dim() != to.dim();
-        match direct {
-            true => self.exchange(mesh, axis, kind(from, to), whole),
-            false => self.exchange(mesh, axis, kind(from, &Placement::Replicate), whole),
+        let (mut cost, mut now) = (0.0, from.clone());
+        for next in stations(from, to) {
+            cost += self.exchange(mesh, axis, kind(&now, &next), whole);
+            now = next;
         }
+        cost
     }
     /// Seconds that one rank needs for a whole call.
     pub fn work(&self, graph: &Graph, id: NodeId) -> f64 {

@@ -16,6 +16,7 @@
 use std::collections::BTreeMap;
 
 use fx_ir::{Graph, InputKind, OutputKind, ValueId};
+use ir_core::SymExpr;
 use serde::Deserialize;
 
 use crate::propagate::{Constraints, Fixed};
@@ -132,7 +133,8 @@ impl Plan {
         let one = |part: &str| -> Result<(String, Placement), ShardingError> {
             let wrong = || {
                 ShardingError::Plan(format!(
-                    "`{part}` is no placement: write `axis=R`, `axis=S(dimension)` or `axis=P(sum)`"
+                    "`{part}` is no placement: write `axis=R`, `axis=S(dimension)`, `axis=S(dimension in size+size)` for \
+                     sections, or `axis=P(sum)`"
                 ))
             };
             let (axis, placement) = part.split_once('=').ok_or_else(wrong)?;
@@ -163,13 +165,20 @@ impl Plan {
     }
 }
 
-/// `R`, `S(1)`, `P(sum)`.
+/// `R`, `S(1)`, `S(1 in 64+16+16)`, `P(sum)`.
 fn parse_placement(text: &str) -> Option<Placement> {
     let inner = |prefix: char| text.strip_prefix(prefix)?.strip_prefix('(')?.strip_suffix(')');
     match text {
         "R" => Some(Placement::Replicate),
         _ => match (inner('S'), inner('P')) {
-            (Some(dim), _) => Some(Placement::shard(dim.trim().parse().ok()?)),
+            (Some(inner), _) => match inner.split_once(" in ") {
+                None => Some(Placement::shard(inner.trim().parse().ok()?)),
+                Some((dim, sizes)) => {
+                    let size = |s: &str| Some(SymExpr::from_i64(s.trim().parse::<u32>().ok()?.into()));
+                    let sections = sizes.split('+').map(size).collect::<Option<Vec<_>>>()?;
+                    Some(Placement::sectioned(dim.trim().parse().ok()?, sections))
+                }
+            },
             (_, Some(how)) => kernel_ir::Combine::from_name(how.trim()).map(Placement::Partial),
             _ => None,
         },
@@ -262,7 +271,7 @@ impl Resolved<'_> {
         axis: usize,
     ) -> Result<(), ShardingError> {
         if kind == BuiltInKind::TensorParallel {
-            for (name, placement) in tensor_parallel::find(forward, &self.mesh.axes()[axis])? {
+            for (name, placement) in tensor_parallel::find(forward, self.mesh, axis)? {
                 self.fix(&name, axis, placement);
             }
             return Ok(());
@@ -282,6 +291,7 @@ impl Resolved<'_> {
 
     /// By value, with the optimizer's tensors as their parameters are.
     fn finish(mut self, graph: &Graph) -> Constraints {
+        self.by_name.values_mut().for_each(share_sections);
         let named: BTreeMap<&str, ValueId> = graph.inputs().map(|(v, _, name)| (name, v)).collect();
         for (&name, &v) in &named {
             let own = self.by_name.get(name);
@@ -296,6 +306,14 @@ impl Resolved<'_> {
         }
         self.constraints
     }
+}
+
+/// Axes that split the same dimension split the same sections of it.
+fn share_sections(fixed: &mut Fixed) {
+    let in_sections = |p: &&Placement| !p.sections().is_empty();
+    let Some(found) = fixed.iter().flatten().find(in_sections).cloned() else { return };
+    let alike = fixed.iter_mut().flatten().filter(|p| p.dim() == found.dim());
+    alike.for_each(|p| *p = found.clone());
 }
 
 /// Fixes placements on axes that are open.

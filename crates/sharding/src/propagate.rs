@@ -11,7 +11,7 @@ use prims::shard_rule::{self, rule};
 use prims::{Call, LowerCall, Placement, ShardRule, Way};
 use rustc_hash::FxHashMap;
 
-use crate::spec::{self, Spec, divide, is_even, is_valid, normalize};
+use crate::spec::{self, Spec, is_even, is_valid, normalize};
 use crate::{Costs, Mesh, ShardingError};
 
 /// Placements that the user fixed, by axis; `None` leaves an axis open.
@@ -66,7 +66,11 @@ pub fn propagate(
         layout: Layout::default(),
         wanted: FxHashMap::default(),
         moved: FxHashMap::default(),
+        readers: FxHashMap::default(),
     };
+    for (_, args) in graph.iter().filter_map(|(_, node)| node.as_call()) {
+        shard_rule::operands(args).into_iter().for_each(|v| *pass.readers.entry(v).or_insert(0) += 1);
+    }
     pass.placeholders()?;
     pass.want();
     for (id, node) in graph.iter() {
@@ -88,6 +92,8 @@ struct Pass<'a> {
     wanted: FxHashMap<ValueId, Spec>,
     /// Placements that values have been moved to for earlier calls.
     moved: FxHashMap<ValueId, Vec<Spec>>,
+    /// How many operands a value is.
+    readers: FxHashMap<ValueId, usize>,
 }
 
 /// An alternative for one axis.
@@ -114,14 +120,14 @@ impl Pass<'_> {
             spec
         };
         let (sizes, mut spec) = (self.sizes(v), with(open));
-        if !is_valid(&spec, sizes) {
+        if !is_valid(self.mesh, &spec, sizes) {
             // Another axis splits the same dimension in other blocks: what was fixed wins.
             spec = with(&spec::whole(self.mesh));
         }
-        if !is_valid(&spec, sizes) {
+        if !is_valid(self.mesh, &spec, sizes) {
             let text = spec::text(self.mesh, &spec, self.graph);
             let what = format!(
-                "{text} is not possible for a tensor of sizes {}: name one of its dimensions, in blocks that divide it",
+                "{text} is not possible for a tensor of sizes {}: name one of its dimensions, in blocks that divide it, or sections of which all ranks have equal parts",
                 self.graph.sizes_text(sizes)
             );
             return Err(ShardingError::Placement { name: self.graph.values[v].name.clone(), what });
@@ -184,7 +190,10 @@ impl Pass<'_> {
             results: vec![spec::whole(self.mesh); outs.len()],
         };
         for axis in (0..self.mesh.axes().len()).filter(|a| self.mesh.axes()[*a].size > 1) {
-            let best = self.best(id, axis, &ways, (&operands, &specs), &outs, &choice);
+            let now: Vec<Placement> = specs.iter().map(|s| s[axis].clone()).collect();
+            let further = self.sectioned_ways(id, target, args, &outs, &now)?;
+            let all: Vec<&Way> = ways.iter().chain(&further).collect();
+            let best = self.best(id, axis, &all, (&operands, &specs), &outs, &choice);
             for (spec, placement) in choice.operands.iter_mut().zip(&best.operands) {
                 spec[axis] = placement.clone();
             }
@@ -239,8 +248,28 @@ impl Pass<'_> {
         Ok((ways, Some(why)))
     }
 
+    /// Ways that the sections of operands allow.
+    fn sectioned_ways(
+        &self,
+        id: NodeId,
+        target: &str,
+        args: &[Arg],
+        outs: &[ValueId],
+        operands: &[Placement],
+    ) -> Result<Vec<Way>, ShardingError> {
+        let Some(op) = prims::lookup(target) else { return Ok(Vec::new()) };
+        let call = LowerCall { call: Call { op, args }, graph: self.graph, outs };
+        shard_rule::sectioned_ways(&call, operands)
+            .map_err(|source| crate::call_error(self.graph, id, source))
+    }
+
     fn spec(&self, v: ValueId) -> Spec {
         self.layout.values.get(&v).cloned().unwrap_or_else(|| spec::whole(self.mesh))
+    }
+
+    /// How many calls read a value; at least one.
+    fn readers(&self, v: ValueId) -> f64 {
+        self.readers.get(&v).copied().unwrap_or(1) as f64
     }
 
     /// Bytes of a value as one rank would have it without this axis.
@@ -259,7 +288,7 @@ impl Pass<'_> {
         &self,
         id: NodeId,
         axis: usize,
-        ways: &[Way],
+        ways: &[&Way],
         (operands, specs): (&[ValueId], &[Spec]),
         outs: &[ValueId],
         chosen: &Choice,
@@ -268,7 +297,7 @@ impl Pass<'_> {
         let replicated = |n: usize| vec![Placement::Replicate; n];
         let whole = Way::new(replicated(operands.len()), replicated(outs.len()));
         let mut best: Option<Candidate> = None;
-        for way in std::iter::once(&whole).chain(ways) {
+        for way in std::iter::once(&whole).chain(ways.iter().copied()) {
             for scaled in scales(way, specs, axis) {
                 if let Some(found) = self.candidate(axis, scaled, (operands, specs), outs, chosen, work)
                     && best.as_ref().is_none_or(|b| found.cost < b.cost)
@@ -297,7 +326,9 @@ impl Pass<'_> {
         for (n, (&v, placement)) in operands.iter().zip(&way.operands).enumerate() {
             let (mut next, from) = (chosen.operands[n].clone(), &specs[n]);
             next[axis] = placement.clone();
-            if !is_valid(&next, self.sizes(v)) || (way.even && !is_even(self.mesh, &next, self.sizes(v))) {
+            if !is_valid(self.mesh, &next, self.sizes(v))
+                || (way.even && !is_even(self.mesh, &next, self.sizes(v)))
+            {
                 return None;
             }
             normalize(self.mesh, &mut next, self.sizes(v));
@@ -309,7 +340,12 @@ impl Pass<'_> {
             let whole = self.bytes(v, from, axis);
             let moved = self.moved.get(&v).into_iter().flatten().chain([from]);
             let ways = moved.map(|from| self.costs.change(self.mesh, axis, &from[axis], &next[axis], whole));
-            cost += ways.fold(f64::INFINITY, f64::min);
+            let least = ways.fold(f64::INFINITY, f64::min);
+            // A sum is made once for all that read it; passed on, each of them leaves one behind.
+            cost += match (&from[axis], &next[axis]) {
+                (Placement::Partial(_), Placement::Replicate) => least / self.readers(v),
+                _ => least,
+            };
             // What is whole is better not made one of many summands.
             if matches!((&from[axis], &next[axis]), (Placement::Replicate, Placement::Partial(_))) {
                 cost += whole / self.costs.memory;
@@ -319,7 +355,7 @@ impl Pass<'_> {
         for (n, (&v, placement)) in outs.iter().zip(&way.results).enumerate() {
             let mut next = chosen.results[n].clone();
             next[axis] = placement.clone();
-            if !is_valid(&next, self.sizes(v)) {
+            if !is_valid(self.mesh, &next, self.sizes(v)) {
                 return None;
             }
             normalize(self.mesh, &mut next, self.sizes(v));
@@ -369,30 +405,14 @@ fn target_of(kind: &OutputKind) -> Option<&str> {
     }
 }
 
-/// The way, and the same with larger blocks, which an operand has already.
+/// The way, and the same with the larger blocks or the sections that an operand has already.
 fn scales(way: &Way, specs: &[Spec], axis: usize) -> Vec<Way> {
     let mut all = vec![way.clone()];
     for (placement, spec) in way.operands.iter().zip(specs) {
-        let (Placement::Shard { dim, unit }, Placement::Shard { dim: d, unit: now }) =
-            (placement, &spec[axis])
-        else {
-            continue;
-        };
-        let Some(factor) = divide(now, unit).filter(|f| dim == d && f.as_const() != Some(1)) else {
-            continue;
-        };
-        let scaled = |p: &Placement| match p {
-            Placement::Shard { dim, unit } => Placement::Shard { dim: *dim, unit: unit * &factor },
-            other => other.clone(),
-        };
-        let (operands, results) = (way.operands.iter(), way.results.iter());
-        let way = Way {
-            operands: operands.map(scaled).collect(),
-            results: results.map(scaled).collect(),
-            even: way.even,
-        };
-        if !all.contains(&way) {
-            all.push(way);
+        if let Some(refined) = way.refined(placement, &spec[axis])
+            && !all.contains(&refined)
+        {
+            all.push(refined);
         }
     }
     all

@@ -88,11 +88,12 @@ pub(crate) fn changes(from: &[Placement], to: &[Placement]) -> Vec<Change> {
 }
 
 /// The placements after `from` on the way to `to`; most changes are one exchange.
-fn stations(from: &Placement, to: &Placement) -> Vec<Placement> {
+pub(crate) fn stations(from: &Placement, to: &Placement) -> Vec<Placement> {
+    let plain = from.sections().is_empty() && to.sections().is_empty();
     let direct = match (from, to) {
-        (Placement::Shard { dim: a, .. }, Placement::Shard { dim: b, .. }) => a != b,
+        (Placement::Shard { dim: a, .. }, Placement::Shard { dim: b, .. }) => a != b && plain,
         (Placement::Partial(_), Placement::Partial(_)) => false,
-        (Placement::Shard { .. }, Placement::Partial(how)) => *how == Combine::Sum,
+        (Placement::Shard { .. }, Placement::Partial(how)) => *how == Combine::Sum && plain,
         _ => true,
     };
     match direct {
@@ -155,6 +156,14 @@ impl Builds<'_> {
         let ranks = axis.size as i64;
         match (&change.from, &change.to) {
             (from, to) if from == to => Ok(v),
+            (Placement::Replicate, Placement::Shard { dim, sections, .. }) if !sections.is_empty() => {
+                let at = self.coordinates[change.axis] as i64;
+                let own = |b: &mut Builder<'_>, start: &SymExpr, length: &SymExpr| {
+                    let share = spec::share_of(length, ranks);
+                    b.slice(v, *dim, start + &share * at, share, 1)
+                };
+                joined(b, *dim, &self.local_sections(now, *dim, sections), own)
+            }
             (Placement::Replicate, Placement::Shard { dim, .. }) => {
                 let first = &has.offsets[*dim] - &had.offsets[*dim];
                 b.slice(v, *dim, first, has.sizes[*dim].clone(), 1)
@@ -167,6 +176,17 @@ impl Builds<'_> {
                 let dtype = b.dtype(v)?;
                 b.full(&had.sizes, Scalar::Int(neutral), dtype)
             }
+            (Placement::Shard { dim, sections, .. }, Placement::Replicate) if !sections.is_empty() => {
+                let all = b.call1("prims.all_gather", vec![v.into(), ranks.into(), group])?;
+                let sections = self.local_sections(now, *dim, sections);
+                let one = |b: &mut Builder<'_>, start: &SymExpr, length: &SymExpr| {
+                    let parts = b.slice(all, dim + 1, start.clone(), length.clone(), 1)?;
+                    let mut sizes = has.sizes.clone();
+                    sizes[*dim] = length * ranks;
+                    self.join(b, parts, *dim, &sizes)
+                };
+                joined(b, *dim, &sections, one)
+            }
             (Placement::Shard { dim, .. }, Placement::Replicate) => {
                 let largest = had.largest[*dim].clone();
                 let v = pad(b, v, *dim, &largest)?;
@@ -177,6 +197,14 @@ impl Builds<'_> {
                 let first = &had.offsets[*dim] - &has.offsets[*dim];
                 let behind = &has.sizes[*dim] - &first - &had.sizes[*dim];
                 padded(b, v, *dim, first, behind)
+            }
+            (Placement::Partial(how), Placement::Shard { dim, sections, .. }) if !sections.is_empty() => {
+                let one = |b: &mut Builder<'_>, start: &SymExpr, length: &SymExpr| {
+                    let section = b.slice(v, *dim, start.clone(), length.clone(), 1)?;
+                    split(b, section, *dim, ranks, &spec::share_of(length, ranks))
+                };
+                let v = joined(b, dim + 1, &self.local_sections(now, *dim, sections), one)?;
+                b.call1("prims.reduce_scatter", vec![v.into(), how.name().into(), group])
             }
             (Placement::Partial(how), Placement::Shard { dim, .. }) => {
                 let v = split(b, v, *dim, ranks, &has.largest[*dim])?;
@@ -201,6 +229,12 @@ impl Builds<'_> {
         }
     }
 
+    /// The sizes that sections have in the rank's part.
+    fn local_sections(&self, spec: &[Placement], dim: usize, sections: &[SymExpr]) -> Vec<SymExpr> {
+        let ranks = spec::ranks_of(self.mesh, spec, dim);
+        sections.iter().map(|s| spec::share_of(s, ranks)).collect()
+    }
+
     /// `[ranks, …, part, …]` as `[…, all, …]`, without the padding at its end.
     fn join(&self, b: &mut Builder<'_>, v: ValueId, dim: usize, sizes: &Shape) -> Result<ValueId, OpError> {
         let parts = b.sizes(v)?;
@@ -211,6 +245,21 @@ impl Builds<'_> {
         let v = b.reshape(v, &joined)?;
         b.slice(v, dim, SymExpr::ZERO, sizes[dim].clone(), 1)
     }
+}
+
+/// What a function makes of each section of a dimension, by its place and size, one behind the other along `dim`.
+fn joined(
+    b: &mut Builder<'_>,
+    dim: usize,
+    sections: &[SymExpr],
+    one: impl Fn(&mut Builder<'_>, &SymExpr, &SymExpr) -> Result<ValueId, OpError>,
+) -> Result<ValueId, OpError> {
+    let (mut start, mut parts) = (SymExpr::ZERO, Vec::new());
+    for section in sections {
+        parts.push(one(b, &start, section)?);
+        start = start + section;
+    }
+    b.call1("prims.cat", vec![Arg::values(parts), (dim as i64).into()])
 }
 
 /// `[…, all, …]` as `[ranks, …, part, …]` with parts of `largest`, padded at the end.

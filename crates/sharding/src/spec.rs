@@ -4,6 +4,7 @@
 use fx_ir::Graph;
 use ir_core::{Shape, SymExpr};
 use prims::Placement;
+use prims::shard_rule::divide;
 use smallvec::SmallVec;
 
 use crate::Mesh;
@@ -21,7 +22,13 @@ pub struct Part {
     pub offsets: Shape,
     /// The sizes of the largest part of any rank.
     pub largest: Shape,
+    /// Dimensions in sections: the pieces of the whole that lie one behind the other in the part, each by its place and its
+    /// size. The first one begins at `offsets`.
+    pub pieces: Vec<(usize, Pieces)>,
 }
+
+/// Places and sizes, in order.
+pub type Pieces = Vec<(SymExpr, SymExpr)>;
 
 /// The whole tensor on every rank.
 pub fn whole(mesh: &Mesh) -> Spec {
@@ -33,57 +40,54 @@ pub fn is_whole(spec: &[Placement]) -> bool {
     spec.iter().all(|p| *p == Placement::Replicate)
 }
 
-/// Whether a tensor of these sizes may have the placement: the dimensions exist, consist of whole blocks, and axes that
-/// share a dimension agree about them.
-pub fn is_valid(spec: &[Placement], sizes: &[SymExpr]) -> bool {
+/// Whether a tensor of these sizes may have the placement: the dimensions exist, consist of whole blocks, axes that
+/// share a dimension agree about them, and sections are all of a dimension and have equal parts on all ranks.
+pub fn is_valid(mesh: &Mesh, spec: &[Placement], sizes: &[SymExpr]) -> bool {
     spec.iter().enumerate().all(|(n, placement)| {
-        let Placement::Shard { dim, unit } = placement else { return true };
+        let Placement::Shard { dim, unit, sections } = placement else { return true };
         let agree = |other: &Placement| match other {
-            Placement::Shard { dim: d, unit: u } => d != dim || u == unit,
+            Placement::Shard { dim: d, unit: u, sections: s } => d != dim || (u == unit && s == sections),
             _ => true,
         };
-        sizes.get(*dim).is_some_and(|size| divide(size, unit).is_some()) && spec[..n].iter().all(agree)
+        let Some(size) = sizes.get(*dim) else { return false };
+        let step = unit * ranks_of(mesh, spec, *dim);
+        let all = || sections.iter().fold(SymExpr::ZERO, |sum, s| sum + s) == *size;
+        let even = |s: &SymExpr| s.as_const().is_none_or(|n| n > 0) && divide(s, &step).is_some();
+        divide(size, unit).is_some()
+            && (sections.is_empty() || (all() && sections.iter().all(even)))
+            && spec[..n].iter().all(agree)
     })
+}
+
+/// Among how many ranks a dimension is split.
+pub(crate) fn ranks_of(mesh: &Mesh, spec: &[Placement], dim: usize) -> i64 {
+    let of_dim = spec.iter().zip(mesh.axes()).filter(|(p, _)| p.dim() == Some(dim));
+    of_dim.map(|(_, a)| a.size as i64).product()
 }
 
 /// Whether all ranks have equal parts, as far as the sizes' forms show.
 pub fn is_even(mesh: &Mesh, spec: &[Placement], sizes: &[SymExpr]) -> bool {
     (0..sizes.len()).all(|dim| {
-        let Some(unit) = unit_of(spec, dim) else { return true };
-        let of_dim = spec.iter().zip(mesh.axes()).filter(|(p, _)| p.dim() == Some(dim));
-        let ranks: i64 = of_dim.map(|(_, a)| a.size as i64).product();
-        divide(&sizes[dim], &(unit * ranks)).is_some()
+        let Some((unit, _)) = split_of(spec, dim) else { return true };
+        divide(&sizes[dim], &(unit * ranks_of(mesh, spec, dim))).is_some()
     })
 }
 
-/// The same parts, in units of single elements where that makes no difference.
+/// The same parts, in units of single elements and without sections where that makes no difference.
 pub fn normalize(mesh: &Mesh, spec: &mut [Placement], sizes: &[SymExpr]) {
     for (dim, size) in sizes.iter().enumerate() {
-        let of_dim = |p: &Placement| p.dim() == Some(dim);
-        let ranks: i64 =
-            spec.iter().zip(mesh.axes()).filter(|(p, _)| of_dim(p)).map(|(_, a)| a.size as i64).product();
+        let ranks = ranks_of(mesh, spec, dim);
         for placement in spec.iter_mut() {
-            if let Placement::Shard { dim: d, unit } = placement
+            if let Placement::Shard { dim: d, unit, sections } = placement
                 && *d == dim
-                && divide(size, &(&*unit * ranks)).is_some()
             {
-                *unit = SymExpr::ONE;
+                if sections.len() == 1 {
+                    sections.clear();
+                }
+                if divide(size, &(&*unit * ranks)).is_some() {
+                    *unit = SymExpr::ONE;
+                }
             }
-        }
-    }
-}
-
-/// `a / b` where that is a whole number in every call, as far as their forms show.
-pub fn divide(a: &SymExpr, b: &SymExpr) -> Option<SymExpr> {
-    if *b == SymExpr::ONE {
-        return Some(a.clone());
-    }
-    match (a.as_const(), b.as_const()) {
-        (Some(a), Some(b)) => (b > 0 && a % b == 0).then(|| SymExpr::from_i64(a / b)),
-        _ if a == b => Some(SymExpr::ONE),
-        _ => {
-            let quotient = a.floor_div(b);
-            (&quotient * b == *a).then_some(quotient)
         }
     }
 }
@@ -94,9 +98,14 @@ pub fn part(mesh: &Mesh, spec: &[Placement], sizes: &[SymExpr], coordinates: &[u
         sizes: sizes.iter().cloned().collect(),
         offsets: sizes.iter().map(|_| SymExpr::ZERO).collect(),
         largest: sizes.iter().cloned().collect(),
+        pieces: Vec::new(),
     };
     for (dim, size) in sizes.iter().enumerate() {
-        let Some(unit) = unit_of(spec, dim) else { continue };
+        let Some((unit, sections)) = split_of(spec, dim) else { continue };
+        if !sections.is_empty() {
+            sectioned(mesh, spec, (dim, sections), coordinates, &mut part);
+            continue;
+        }
         let blocks = divide(size, &unit).unwrap_or_else(|| size.ceil_div(&unit));
         let (mut most, mut have, mut first) = (blocks.clone(), blocks, SymExpr::ZERO);
         let axes = spec.iter().zip(mesh.axes()).zip(coordinates).filter(|((p, _), _)| p.dim() == Some(dim));
@@ -124,9 +133,37 @@ pub fn part(mesh: &Mesh, spec: &[Placement], sizes: &[SymExpr], coordinates: &[u
     part
 }
 
-fn unit_of(spec: &[Placement], dim: usize) -> Option<SymExpr> {
+/// The part of a dimension in sections: the same share of each.
+fn sectioned(
+    mesh: &Mesh,
+    spec: &[Placement],
+    (dim, sections): (usize, &[SymExpr]),
+    coordinates: &[usize],
+    part: &mut Part,
+) {
+    let axes = spec.iter().zip(mesh.axes()).zip(coordinates).filter(|((p, _), _)| p.dim() == Some(dim));
+    let (ranks, at) =
+        axes.fold((1, 0), |(ranks, rank), ((_, axis), at)| (ranks * axis.size, rank * axis.size + at));
+    let (mut begin, mut pieces, mut size) = (SymExpr::ZERO, Vec::new(), SymExpr::ZERO);
+    for section in sections {
+        let share = share_of(section, ranks as i64);
+        pieces.push((&begin + &share * at as i64, share.clone()));
+        (begin, size) = (begin + section, size + share);
+    }
+    part.offsets[dim] = pieces.first().map_or(SymExpr::ZERO, |(first, _)| first.clone());
+    (part.sizes[dim], part.largest[dim]) = (size.clone(), size);
+    part.pieces.push((dim, pieces));
+}
+
+/// A section's share on each of so many ranks; sections of valid placements are divisible.
+pub(crate) fn share_of(section: &SymExpr, ranks: i64) -> SymExpr {
+    let ranks = SymExpr::from_i64(ranks);
+    divide(section, &ranks).unwrap_or_else(|| section.floor_div(&ranks))
+}
+
+fn split_of(spec: &[Placement], dim: usize) -> Option<(SymExpr, &[SymExpr])> {
     spec.iter().find_map(|p| match p {
-        Placement::Shard { dim: d, unit } if *d == dim => Some(unit.clone()),
+        Placement::Shard { dim: d, unit, sections } if *d == dim => Some((unit.clone(), &sections[..])),
         _ => None,
     })
 }
@@ -137,12 +174,16 @@ pub fn text(mesh: &Mesh, spec: &[Placement], graph: &Graph) -> String {
     mesh.axes().iter().zip(spec).map(one).collect::<Vec<_>>().join(", ")
 }
 
-/// `R`, `S(0)`, `S(0 by 64)`, `P(sum)`.
+/// `R`, `S(0)`, `S(0 by 64)`, `S(0 in 64+16+16)`, `P(sum)`.
 pub fn placement_text(placement: &Placement, graph: &Graph) -> String {
     match placement {
         Placement::Replicate => "R".into(),
-        Placement::Shard { dim, unit } if *unit == SymExpr::ONE => format!("S({dim})"),
-        Placement::Shard { dim, unit } => format!("S({dim} by {})", graph.size_text(unit)),
+        Placement::Shard { dim, sections, .. } if !sections.is_empty() => {
+            let sizes: Vec<String> = sections.iter().map(|s| graph.size_text(s)).collect();
+            format!("S({dim} in {})", sizes.join("+"))
+        }
+        Placement::Shard { dim, unit, .. } if *unit == SymExpr::ONE => format!("S({dim})"),
+        Placement::Shard { dim, unit, .. } => format!("S({dim} by {})", graph.size_text(unit)),
         Placement::Partial(how) => format!("P({})", how.name()),
     }
 }
@@ -161,7 +202,7 @@ mod tests {
         let mesh: Mesh = "a=2,b=3".parse().expect("a mesh");
         for (blocks, unit) in (0..20).flat_map(|n| [(n, 1), (n, 4)]) {
             let unit_expr = SymExpr::from_i64(unit);
-            let shard = Placement::Shard { dim: 0, unit: unit_expr };
+            let shard = Placement::blocks(0, unit_expr);
             for spec in [
                 vec![shard.clone(), shard.clone()],
                 vec![Placement::Replicate, shard.clone()],
@@ -189,7 +230,7 @@ mod tests {
     #[test]
     fn units_disappear_where_parts_are_even() {
         let mesh: Mesh = "a=2,b=2".parse().expect("a mesh");
-        let blocks = |unit: i64| Placement::Shard { dim: 0, unit: SymExpr::from_i64(unit) };
+        let blocks = |unit: i64| Placement::blocks(0, SymExpr::from_i64(unit));
         let mut spec = vec![blocks(4), Placement::Replicate];
         normalize(&mesh, &mut spec, &[SymExpr::from_i64(16)]);
         assert_eq!(spec[0], Placement::shard(0));

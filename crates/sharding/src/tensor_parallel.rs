@@ -1,37 +1,48 @@
 //! The built-in plan `tp:auto`: finds pairs of products with weights between which everything works on parts. The first
 //! weight is then split by columns, the second by rows, and one sum between the ranks remains: the linear layers of an MLP,
-//! the projections around attention by heads.
+//! the projections around attention by heads. A weight of several projections in one (queries, keys and values; gate and up) is
+//! split by its sections, buffers that parts are written to (a decoder's caches) as these.
 //!
 //! It knows no layer: a pair is found by following the parts of the first product's result through the operators' sharding
 //! rules until a second product adds them up. Where some operator would need the whole before that, there is no pair.
 
-use fx_ir::{Graph, InputKind, NodeId, ValueId};
-use kernel_ir::Combine;
-use prims::shard_rule::{self, operands};
-use prims::{Call, LowerCall, Placement, TemplateSpec, Way};
-use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::BTreeSet;
 
-use crate::spec::{self, divide};
+use fx_ir::{Graph, InputKind, NodeId, Output, OutputKind, ValueId};
+use ir_core::SymExpr;
+use kernel_ir::Combine;
+use prims::shard_rule::{self, divide, operands};
+use prims::{Call, LowerCall, Placement, TemplateSpec, Way};
+use rustc_hash::FxHashMap;
+
+use crate::spec;
 use crate::{Axis, Mesh, ShardingError, call_error};
 
-/// Placements of parameters, by name.
+/// Placements of parameters and buffers along an axis of a mesh, by name.
 ///
 /// # Errors
 /// A call that its operator refuses.
-pub(crate) fn find(graph: &Graph, axis: &Axis) -> Result<Vec<(String, Placement)>, ShardingError> {
-    let mesh = Mesh::new([(axis.name.as_str(), axis.size)])?;
-    let search = Search { graph, mesh, ranks: axis.size as i64 };
+pub(crate) fn find(
+    graph: &Graph,
+    mesh: &Mesh,
+    axis: usize,
+) -> Result<Vec<(String, Placement)>, ShardingError> {
+    let Axis { name, size } = &mesh.axes()[axis];
+    let alone = Mesh::new([(name.as_str(), *size)])?;
+    let search = Search { graph, mesh: alone, ranks: *size as i64, all: mesh.ranks() as i64 };
     let mut found: FxHashMap<ValueId, Placement> = FxHashMap::default();
     for &id in &graph.order {
-        let Some((weight, placement, result)) = search.first(id)? else { continue };
-        if found.contains_key(&weight) {
-            continue;
-        }
-        let Some(mut pair) = search.follow(id, result)? else { continue };
-        pair.push((weight, placement));
-        let agrees = pair.iter().all(|(v, p)| found.get(v).is_none_or(|f| f == p));
-        if agrees {
-            found.extend(pair);
+        for (weight, placement, result) in search.first(id)? {
+            if found.contains_key(&weight) {
+                break;
+            }
+            let Some(mut group) = search.follow(id, result)? else { continue };
+            group.push((weight, placement));
+            let agrees = group.iter().all(|(v, p)| found.get(v).is_none_or(|f| f == p));
+            if agrees {
+                found.extend(group);
+                break;
+            }
         }
     }
     let named = graph.inputs().filter_map(|(v, _, name)| Some((name.to_owned(), found.get(&v)?.clone())));
@@ -42,63 +53,129 @@ struct Search<'a> {
     graph: &'a Graph,
     mesh: Mesh,
     ranks: i64,
+    /// Ranks of all axes: another one may split the same sections.
+    all: i64,
 }
 
 impl Search<'_> {
-    fn ways(&self, id: NodeId) -> Result<Vec<Way>, ShardingError> {
+    fn call(&self, id: NodeId) -> Option<LowerCall<'_>> {
         let node = &self.graph.nodes[id];
-        let Some((target, args)) = node.as_call() else { return Ok(Vec::new()) };
-        let Some(op) = prims::lookup(target) else { return Ok(Vec::new()) };
-        let call = LowerCall { call: Call { op, args }, graph: self.graph, outs: &node.outputs };
+        let (target, args) = node.as_call()?;
+        let op = prims::lookup(target)?;
+        Some(LowerCall { call: Call { op, args }, graph: self.graph, outs: &node.outputs })
+    }
+
+    fn ways(&self, id: NodeId) -> Result<Vec<Way>, ShardingError> {
+        let Some(call) = self.call(id) else { return Ok(Vec::new()) };
         shard_rule::ways(&call).map_err(|source| call_error(self.graph, id, source))
+    }
+
+    fn sizes(&self, v: ValueId) -> &[SymExpr] {
+        self.graph.meta(v).map_or(&[], |m| &m.sizes)
     }
 
     fn normal(&self, v: ValueId, placement: &Placement) -> Placement {
         let mut spec = [placement.clone()];
-        spec::normalize(&self.mesh, &mut spec, self.graph.meta(v).map_or(&[], |m| &m.sizes));
+        spec::normalize(&self.mesh, &mut spec, self.sizes(v));
         let [placement] = spec;
         placement
     }
 
     /// Whether the parts are equal on all ranks: others are not worth a plan.
     fn is_even(&self, v: ValueId, placement: &Placement) -> bool {
-        let Placement::Shard { dim, unit } = placement else { return true };
-        let size = self.graph.meta(v).and_then(|m| m.sizes.get(*dim));
+        let Placement::Shard { dim, unit, sections } = placement else { return true };
+        let size = self.sizes(v).get(*dim);
         size.is_some_and(|size| divide(size, &(unit * self.ranks)).is_some())
+            && sections.iter().all(|s| divide(s, &(unit * self.all)).is_some())
     }
 
     /// The product that a call is: its data and its weight.
     fn product(&self, id: NodeId) -> Option<(ValueId, ValueId)> {
-        let node = &self.graph.nodes[id];
-        let (target, args) = node.as_call()?;
-        let op = prims::lookup(target)?;
-        let Some(prims::Lower::Template(spec)) = op.lower() else { return None };
-        match spec(&LowerCall { call: Call { op, args }, graph: self.graph, outs: &node.outputs }).ok()? {
+        let call = self.call(id)?;
+        let Some(prims::Lower::Template(spec)) = call.call.op.lower() else { return None };
+        match spec(&call).ok()? {
             TemplateSpec::Matmul { a, b, .. } => Some((a, b)),
             TemplateSpec::Conv { input, weight, .. } => Some((input, weight)),
             TemplateSpec::Attention { .. } => None,
         }
     }
 
-    /// A product with a parameter that can be split by columns: the parameter, its placement, and that of the result.
-    fn first(&self, id: NodeId) -> Result<Option<(ValueId, Placement, Placement)>, ShardingError> {
-        let Some((data, weight)) = self.product(id) else { return Ok(None) };
-        let Some(&out) = self.graph.nodes[id].outputs.first() else { return Ok(None) };
+    /// The ways to split a product with a parameter by columns, as a whole or by sections that are used apart: the parameter, its
+    /// placement, and that of the result.
+    fn first(&self, id: NodeId) -> Result<Vec<(ValueId, Placement, Placement)>, ShardingError> {
+        let Some((data, weight)) = self.product(id) else { return Ok(Vec::new()) };
+        let Some(&out) = self.graph.nodes[id].outputs.first() else { return Ok(Vec::new()) };
+        let mut found = Vec::new();
         for way in self.ways(id)? {
             let [of_data, of_weight] = &way.operands[..] else { continue };
             // Columns: the weight is in parts, the data is not.
-            if *of_data != Placement::Replicate || of_weight.dim().is_none() || data == weight {
+            let Some(dim) = way.results[0].dim().filter(|_| of_weight.dim().is_some() && data != weight)
+            else {
+                continue;
+            };
+            if *of_data != Placement::Replicate {
                 continue;
             }
-            if let Some((parameter, placement)) = self.back(weight, of_weight)? {
+            let fused = self.fused(id, out, dim)?.map(|sections| Placement::sectioned(dim, sections));
+            let fused = fused.and_then(|p| way.refined(&way.results[0], &p));
+            for way in std::iter::once(&way).chain(&fused) {
+                let Some((parameter, placement)) = self.back(weight, &way.operands[1])? else { continue };
                 let result = self.normal(out, &way.results[0]);
-                if result.dim().is_some() && self.is_even(out, &result) && self.is_even(parameter, &placement)
-                {
-                    return Ok(Some((parameter, placement, result)));
+                if self.is_even(out, &result) && self.is_even(parameter, &placement) {
+                    found.push((parameter, placement, result));
                 }
             }
         }
-        Ok(None)
+        Ok(found)
+    }
+
+    /// The sections of a dimension that what follows takes apart: by slices, or by a reshape that makes a short dimension of them.
+    /// `None` where the dimension is used as a whole.
+    fn fused(
+        &self,
+        first: NodeId,
+        result: ValueId,
+        dim: usize,
+    ) -> Result<Option<Vec<SymExpr>>, ShardingError> {
+        let Some(size) = self.sizes(result).get(dim).and_then(SymExpr::as_const) else { return Ok(None) };
+        let mut bounds = BTreeSet::from([0, size]);
+        let mut within: FxHashMap<ValueId, usize> = FxHashMap::default();
+        within.insert(result, dim);
+        for id in self.behind(first) {
+            let Some(call) = self.call(id) else { continue };
+            let values = operands(call.call.args);
+            let Some((n, &dim)) = values.iter().enumerate().find_map(|(n, v)| Some((n, within.get(v)?)))
+            else {
+                continue;
+            };
+            if let Some((start, end)) = slice_of(&call, dim) {
+                bounds.extend([start, end]);
+                continue;
+            }
+            for way in self.ways(id)? {
+                let (operand, result) = (&way.operands[n], way.results.first());
+                let mut at = 0;
+                for section in operand.sections().iter().filter(|_| operand.dim() == Some(dim)) {
+                    at += section.as_const().unwrap_or(0);
+                    bounds.insert(at);
+                }
+                let to = result.filter(|_| *operand == Placement::shard(dim)).and_then(Placement::dim);
+                if let (Some(to), Some(&out)) = (to, call.outs.first())
+                    && result == Some(&Placement::shard(to))
+                {
+                    within.insert(out, to);
+                }
+            }
+        }
+        let sizes: Vec<SymExpr> =
+            bounds.iter().zip(bounds.iter().skip(1)).map(|(from, to)| SymExpr::from_i64(to - from)).collect();
+        Ok((sizes.len() > 1).then_some(sizes))
+    }
+
+    /// The calls behind one, in order.
+    fn behind(&self, first: NodeId) -> impl Iterator<Item = NodeId> + '_ {
+        let start = self.graph.order.iter().position(|id| *id == first).unwrap_or(0);
+        self.graph.order[start + 1..].iter().copied()
     }
 
     /// The parameter that a value is a view of, with the placement by which the value has its own.
@@ -113,16 +190,19 @@ impl Search<'_> {
                 return Ok(parameter.then_some((v, placement)));
             };
             let [from] = operands(args)[..] else { return Ok(None) };
-            let ways = self.ways(def)?;
-            let fits = |w: &&Way| w.results.first().is_some_and(|r| self.normal(v, r) == placement);
-            let Some(way) = ways.iter().find(fits) else { return Ok(None) };
+            let fits = |w: &Way| w.results.first().is_some_and(|r| self.normal(v, r) == placement);
+            let refined = |w: Way| {
+                let larger = w.results.first().and_then(|r| w.refined(r, &placement));
+                std::iter::once(w).chain(larger).find(fits)
+            };
+            let Some(way) = self.ways(def)?.into_iter().find_map(refined) else { return Ok(None) };
             placement = self.normal(from, &way.operands[0]);
             v = from;
         }
     }
 
-    /// Follows the parts of a product's result to the products that add them up: their weights with placements. `None`
-    /// where some operator needs the whole, or nothing adds them up.
+    /// Follows the parts of a product's result to the products that add them up: their weights with placements, and those of
+    /// the buffers that parts are written to. `None` where some operator needs the whole, or nothing adds them up.
     fn follow(
         &self,
         first: NodeId,
@@ -131,17 +211,8 @@ impl Search<'_> {
         let Some(&result) = self.graph.nodes[first].outputs.first() else { return Ok(None) };
         let mut parts: FxHashMap<ValueId, Placement> = FxHashMap::default();
         parts.insert(result, placement);
-        let mut seconds = Vec::new();
-        let returned: FxHashSet<ValueId> = {
-            let mut all = FxHashSet::default();
-            let mut add = |v| {
-                all.insert(v);
-            };
-            self.graph.outputs.iter().for_each(|o| o.arg.for_each_value(&mut add));
-            all
-        };
-        let start = self.graph.order.iter().position(|id| *id == first).unwrap_or(0);
-        for &id in &self.graph.order[start + 1..] {
+        let (mut seconds, mut buffers) = (Vec::new(), Vec::new());
+        for id in self.behind(first) {
             let Some((_, args)) = self.graph.nodes[id].as_call() else { continue };
             let values = operands(args);
             if !values.iter().any(|v| parts.contains_key(v)) {
@@ -158,6 +229,13 @@ impl Search<'_> {
                 }
                 continue;
             }
+            for (v, placement) in values.iter().zip(&way.operands) {
+                if placement.dim().is_some() && !parts.contains_key(v) && self.is_buffer(*v) {
+                    let placement = self.normal(*v, placement);
+                    parts.insert(*v, placement.clone());
+                    buffers.push((*v, placement));
+                }
+            }
             for (&out, placement) in self.graph.nodes[id].outputs.iter().zip(&way.results) {
                 let placement = self.normal(out, placement);
                 if placement.dim().is_none() || !self.is_even(out, &placement) {
@@ -166,8 +244,27 @@ impl Search<'_> {
                 parts.insert(out, placement);
             }
         }
-        let lost = parts.keys().any(|v| returned.contains(v));
-        Ok((!lost && !seconds.is_empty()).then_some(seconds))
+        if seconds.is_empty() || self.graph.outputs.iter().any(|o| self.is_lost(o, &parts)) {
+            return Ok(None);
+        }
+        seconds.extend(buffers);
+        Ok(Some(seconds))
+    }
+
+    fn is_buffer(&self, v: ValueId) -> bool {
+        self.graph.inputs().any(|(input, kind, _)| input == v && matches!(kind, InputKind::Buffer { .. }))
+    }
+
+    /// Whether an output would have to be made whole of parts: others are written to a buffer that has the same ones.
+    fn is_lost(&self, output: &Output, parts: &FxHashMap<ValueId, Placement>) -> bool {
+        let buffer = match &output.kind {
+            OutputKind::BufferMutation(name) => self.graph.inputs().find(|(_, _, n)| n == name),
+            _ => None,
+        };
+        let kept = buffer.and_then(|(v, _, _)| parts.get(&v));
+        let mut lost = false;
+        output.arg.for_each_value(&mut |v| lost |= parts.get(&v).is_some_and(|p| kept != Some(p)));
+        lost
     }
 
     /// The way of a call that takes the parts as they are.
@@ -184,6 +281,33 @@ impl Search<'_> {
                 None => !matches!(p, Placement::Partial(_)),
             })
         };
-        Ok(self.ways(id)?.into_iter().find(fits))
+        let now: Vec<Placement> =
+            values.iter().map(|v| parts.get(v).cloned().unwrap_or(Placement::Replicate)).collect();
+        let mut ways = self.ways(id)?;
+        let refine = |way: &Way| {
+            let pairs = way.operands.iter().zip(&now);
+            pairs.filter_map(|(of, now)| way.refined(of, now)).collect::<Vec<_>>()
+        };
+        let refined: Vec<Way> = ways.iter().flat_map(refine).collect();
+        ways.extend(refined);
+        if let Some(call) = self.call(id) {
+            let further = shard_rule::sectioned_ways(&call, &now);
+            ways.extend(further.map_err(|source| call_error(self.graph, id, source))?);
+        }
+        Ok(ways.into_iter().find(fits))
     }
+}
+
+/// Where a call takes a range of a dimension, by ones.
+fn slice_of(call: &LowerCall<'_>, dim: usize) -> Option<(i64, i64)> {
+    let args = &call.call;
+    if args.op.target != "prims.slice" {
+        return None;
+    }
+    let cut = args.dim(args.int("dim").ok()?, call.meta("a").ok()?.rank()).ok()?;
+    if cut != dim || args.int("step").ok()? != 1 {
+        return None;
+    }
+    let start = args.sym("start").ok()?.as_const()?;
+    Some((start, start + args.sym("length").ok()?.as_const()?))
 }

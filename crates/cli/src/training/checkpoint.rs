@@ -179,18 +179,30 @@ fn part(
 
 fn place_text(place: &PartPlace) -> String {
     let list = |numbers: &[usize]| numbers.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
-    format!("{} of {}", list(&place.first), list(&place.whole))
+    let mut text = format!("{} of {}", list(&place.first), list(&place.whole));
+    for (dim, pieces) in &place.pieces {
+        let ranges: Vec<String> = pieces.iter().map(|(first, length)| format!("{first}+{length}")).collect();
+        text += &format!("; {dim} in {}", ranges.join(","));
+    }
+    text
 }
 
 /// The place that a text names, if a part of these sizes fits there.
 fn place_of(text: &str, part: Option<&Tensor>) -> Option<PartPlace> {
     let list = |text: &str| text.split(',').map(|n| n.parse::<usize>().ok()).collect::<Option<Vec<_>>>();
-    let (first, whole) = text.split_once(" of ")?;
-    let place = PartPlace { whole: list(whole)?, first: list(first)? };
-    let sizes = part?.sizes();
-    let fits = |d: usize| place.first[d].checked_add(sizes[d]).is_some_and(|end| end <= place.whole[d]);
-    let rank = sizes.len();
-    (place.first.len() == rank && place.whole.len() == rank && (0..rank).all(fits)).then_some(place)
+    let range = |text: &str| {
+        let (first, length) = text.split_once('+')?;
+        Some((first.parse::<usize>().ok()?, length.parse::<usize>().ok()?))
+    };
+    let pieces_of = |text: &str| {
+        let (dim, ranges) = text.split_once(" in ")?;
+        Some((dim.parse::<usize>().ok()?, ranges.split(',').map(range).collect::<Option<Vec<_>>>()?))
+    };
+    let mut parts = text.split("; ");
+    let (first, whole) = parts.next()?.split_once(" of ")?;
+    let pieces = parts.map(pieces_of).collect::<Option<_>>()?;
+    let place = PartPlace { whole: list(whole)?, first: list(first)?, pieces };
+    place.fits(part?.sizes()).then_some(place)
 }
 
 /// Removes a checkpoint: first what makes it one, then its parts.

@@ -8,11 +8,13 @@
 
 mod member;
 mod place;
+mod regions;
 mod report;
 mod shard;
 
 pub use member::Member;
 pub use place::Place;
+pub use regions::PartPlace;
 pub use report::{LaidOut, MovedValue, PlacedValue, layout};
 pub use sharding::{Axis, Costs, Link, Mesh, Part, Placement, Plan, ShardingError};
 

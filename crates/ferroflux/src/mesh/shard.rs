@@ -10,8 +10,8 @@ use tensor::Tensor;
 use tracing::info_span;
 
 use super::Member;
+use super::regions::{PartPlace, Region, Window, copy, numbers};
 use crate::Error;
-use crate::train::PartPlace;
 
 /// How a compilation uses a mesh.
 #[derive(Clone, Debug)]
@@ -128,7 +128,7 @@ fn exchanges(steps: &[Step], into: &mut Vec<Exchange>) {
 }
 
 impl Parts {
-    /// The rank's part of a tensor, as a view; the tensor itself where the rank has the whole.
+    /// The rank's part of a tensor, as a view where it is one range of it; the tensor itself where the rank has the whole.
     pub(crate) fn cut(&self, name: &str, tensor: &Tensor) -> Result<Tensor, Error> {
         let Some(split) = self.all.get(name) else { return Ok(tensor.clone()) };
         if tensor.sizes() != split.whole {
@@ -137,10 +137,24 @@ impl Parts {
                 "`{name}` has sizes {is:?}, the whole tensor has {wanted:?}"
             )));
         }
-        let ranges = ranges(&split.own)?.into_iter().enumerate();
-        ranges
-            .into_iter()
-            .try_fold(tensor.clone(), |own, (dim, (first, length))| Ok(own.narrow(dim, first, length)?))
+        let (place, sizes) = split.place()?;
+        let regions = place.regions(&sizes);
+        let range = |r: &Region| -> Result<Tensor, Error> {
+            let dims = r.first.iter().zip(&r.sizes).enumerate();
+            dims.into_iter().try_fold(tensor.clone(), |t, (dim, (first, n))| Ok(t.narrow(dim, *first, *n)?))
+        };
+        if let [one] = &regions[..] {
+            return range(one);
+        }
+        let width = tensor.dtype().size();
+        let mut bytes = vec![0u8; sizes.iter().product::<usize>() * width];
+        for r in &regions {
+            let origin = vec![0; r.sizes.len()];
+            let (into, from) =
+                (Window { sizes: &sizes, first: &r.at }, Window { sizes: &r.sizes, first: &origin });
+            copy((&mut bytes, &into), (&bytes_of(&range(r)?)?, &from), &r.sizes, width);
+        }
+        of_bytes(&bytes, tensor.dtype(), &sizes)
     }
 
     /// The same for a value; those on a device are whole.
@@ -159,10 +173,14 @@ impl Parts {
         self.all.get(name).map(|split| &split.own)
     }
 
+    /// Where the rank's part of a tensor lies, and its sizes; `None` where it has the whole.
+    pub(crate) fn placed(&self, name: &str) -> Result<Option<(PartPlace, Vec<usize>)>, Error> {
+        self.all.get(name).map(Split::place).transpose()
+    }
+
     /// Sizes of the rank's part of a tensor that has these sizes.
     pub(crate) fn sizes(&self, name: &str, whole: &[usize]) -> Vec<usize> {
-        let own = self.get(name).and_then(|p| ranges(p).ok());
-        own.map_or_else(|| whole.to_vec(), |r| r.into_iter().map(|(_, length)| length).collect())
+        self.get(name).and_then(|p| numbers(&p.sizes).ok()).unwrap_or_else(|| whole.to_vec())
     }
 
     /// Whether this rank is the first of those that have its part of a tensor.
@@ -170,13 +188,6 @@ impl Parts {
         let Some(member) = &self.member else { return true };
         let Some(split) = self.all.get(name) else { return member.rank() == 0 };
         split.spec.iter().zip(member.coordinates()).all(|(p, at)| p.dim().is_some() || at == 0)
-    }
-
-    /// Where the rank's part of a tensor lies; `None` where it has the whole.
-    pub(crate) fn place(&self, name: &str) -> Result<Option<PartPlace>, Error> {
-        let Some(split) = self.all.get(name) else { return Ok(None) };
-        let first = ranges(&split.own)?.into_iter().map(|(first, _)| first).collect();
-        Ok(Some(PartPlace { whole: split.whole.clone(), first }))
     }
 
     /// The rank's part of a tensor, from parts that others made.
@@ -195,26 +206,33 @@ impl Parts {
             };
         };
         let (whole, dtype) = (&place.whole, first.dtype());
-        let own = match self.all.get(name) {
+        let (own, sizes) = match self.all.get(name) {
             Some(split) if split.whole != *whole => return Err(wrong("are of a tensor of other sizes")),
-            Some(split) => ranges(&split.own)?,
-            None => whole.iter().map(|n| (0, *n)).collect(),
+            Some(split) => split.place()?,
+            None => {
+                let (whole, first) = (whole.clone(), vec![0; whole.len()]);
+                (PartPlace { whole: whole.clone(), first, pieces: BTreeMap::new() }, whole)
+            }
         };
-        let sizes: Vec<usize> = own.iter().map(|(_, n)| *n).collect();
+        let own = own.regions(&sizes);
         let mut bytes = vec![0u8; sizes.iter().product::<usize>() * dtype.size()];
         let mut missing = sizes.iter().product::<usize>();
         for (tensor, place) in pieces {
-            let place = place.filter(|p| p.whole == *whole && tensor.dtype() == dtype);
+            let fits = |p: &&PartPlace| p.whole == *whole && p.fits(tensor.sizes());
+            let place = place.filter(|p| fits(p) && tensor.dtype() == dtype);
             let place = place.ok_or_else(|| wrong("are not of one snapshot"))?;
-            let Some(common) = intersection(&own, &place.first, tensor.sizes()) else { continue };
-            let mut part = (*tensor).clone();
-            for (dim, (begin, length)) in common.iter().enumerate() {
-                part = part.narrow(dim, begin - place.first[dim], *length)?;
+            for (mine, theirs) in pairs(&own, &place.regions(tensor.sizes())) {
+                let Some(common) = mine.common(theirs) else { continue };
+                let mut part = (*tensor).clone();
+                for (dim, (first, length)) in common.other.iter().zip(&common.sizes).enumerate() {
+                    part = part.narrow(dim, *first, *length)?;
+                }
+                let origin = vec![0; sizes.len()];
+                let into = Window { sizes: &sizes, first: &common.own };
+                let from = Window { sizes: &common.sizes, first: &origin };
+                copy((&mut bytes, &into), (&bytes_of(&part)?, &from), &common.sizes, dtype.size());
+                missing = missing.saturating_sub(common.sizes.iter().product());
             }
-            let at: Vec<(usize, usize)> =
-                common.iter().zip(&own).map(|((b, n), (o, _))| (b - o, *n)).collect();
-            self::place(&mut bytes, &sizes, &at, &bytes_of(&part)?, dtype.size());
-            missing = missing.saturating_sub(common.iter().map(|(_, n)| n).product());
         }
         if missing > 0 {
             return Err(wrong("do not cover it: some are missing"));
@@ -227,40 +245,37 @@ impl Parts {
         let (Some(split), Some(member)) = (self.all.get(name), &self.member) else { return Ok(own) };
         let sizes: Vec<ir_core::SymExpr> = split.whole.iter().map(|s| (*s as i64).into()).collect();
         let mesh = member.mesh();
-        let part = |rank: usize| ranges(&spec::part(mesh, &split.spec, &sizes, &mesh.coordinates(rank)));
+        let part = |rank: usize| {
+            let part = spec::part(mesh, &split.spec, &sizes, &mesh.coordinates(rank));
+            Ok((PartPlace::of(&part, &split.whole)?, numbers(&part.sizes)?))
+        };
         let parts = (0..mesh.ranks()).map(part).collect::<Result<Vec<_>, Error>>()?;
         let width = own.dtype().size();
-        let bytes = |ranges: &[(usize, usize)]| ranges.iter().map(|(_, n)| n).product::<usize>() * width;
-        let largest = parts.iter().map(|r| bytes(r)).max().unwrap_or(0);
+        let largest = parts.iter().map(|(_, sizes)| sizes.iter().product::<usize>() * width).max();
         let mut sent = bytes_of(&own)?;
-        sent.resize(largest, 0);
+        sent.resize(largest.unwrap_or(0), 0);
         let received = member.all_gather(&sent)?;
         let mut whole = vec![0u8; split.whole.iter().product::<usize>() * width];
-        for (ranges, from) in parts.iter().zip(&received) {
-            place(&mut whole, &split.whole, ranges, from, width);
+        for ((place, sizes), from) in parts.iter().zip(&received) {
+            for r in place.regions(sizes) {
+                let into = Window { sizes: &split.whole, first: &r.first };
+                copy((&mut whole, &into), (from, &Window { sizes, first: &r.at }), &r.sizes, width);
+            }
         }
         of_bytes(&whole, own.dtype(), &split.whole)
     }
 }
 
-/// What a range and a part have in common along every dimension, in places of the whole tensor; `None` where that is nothing.
-fn intersection(own: &[(usize, usize)], first: &[usize], sizes: &[usize]) -> Option<Vec<(usize, usize)>> {
-    if own.len() != first.len() || own.len() != sizes.len() {
-        return None;
+impl Split {
+    /// Where the rank's part lies, and its sizes.
+    fn place(&self) -> Result<(PartPlace, Vec<usize>), Error> {
+        Ok((PartPlace::of(&self.own, &self.whole)?, numbers(&self.own.sizes)?))
     }
-    let common = own.iter().zip(first.iter().zip(sizes)).map(|((a, n), (b, m))| {
-        let (begin, end) = (*a.max(b), (a + n).min(b + m));
-        (begin < end).then(|| (begin, end - begin))
-    });
-    common.collect()
 }
 
-/// First element and length of a part along every dimension.
-fn ranges(part: &Part) -> Result<Vec<(usize, usize)>, Error> {
-    let number = |e: &ir_core::SymExpr| e.as_const().and_then(|n| usize::try_from(n).ok());
-    let one = |(first, length)| Some((number(first)?, number(length)?));
-    let all = part.offsets.iter().zip(&part.sizes).map(one).collect::<Option<Vec<_>>>();
-    all.ok_or_else(|| Error::Internal("a part of a weight has no fixed size".into()))
+/// Every region of one list with every one of another.
+fn pairs<'a>(a: &'a [Region], b: &'a [Region]) -> impl Iterator<Item = (&'a Region, &'a Region)> {
+    a.iter().flat_map(move |x| b.iter().map(move |y| (x, y)))
 }
 
 /// The elements of a tensor in row-major order.
@@ -285,28 +300,4 @@ fn of_bytes(bytes: &[u8], dtype: ir_core::DType, sizes: &[usize]) -> Result<Tens
         }
     });
     Ok(tensor)
-}
-
-/// Copies the rows of a part to their places in a row-major array.
-fn place(whole: &mut [u8], sizes: &[usize], ranges: &[(usize, usize)], from: &[u8], width: usize) {
-    let row = ranges.last().map_or(1, |(_, n)| *n) * width;
-    let rows: usize = ranges.iter().rev().skip(1).map(|(_, n)| *n).product();
-    if row == 0 {
-        return;
-    }
-    for n in 0..rows {
-        let (mut rest, mut at, mut stride) = (n, 0, 1);
-        for (d, (first, length)) in ranges.iter().enumerate().rev() {
-            let index = if d + 1 == ranges.len() {
-                0
-            } else {
-                let index = rest % length;
-                rest /= length;
-                index
-            };
-            at += (first + index) * stride;
-            stride *= sizes[d];
-        }
-        whole[at * width..at * width + row].copy_from_slice(&from[n * row..(n + 1) * row]);
-    }
 }

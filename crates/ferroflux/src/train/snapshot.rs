@@ -8,6 +8,7 @@ use tensor::Tensor;
 use super::step::TrainStep;
 use super::wiring::replace;
 use crate::Error;
+pub use crate::mesh::PartPlace;
 
 /// Everything that is needed to continue training: a copy of the state, or of a rank's part of it.
 #[derive(Clone, Debug, Default)]
@@ -18,15 +19,6 @@ pub struct Snapshot {
     pub places: BTreeMap<String, PartPlace>,
     /// Counters and settings by name, as text.
     pub numbers: BTreeMap<String, String>,
-}
-
-/// Where a part lies in its tensor.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PartPlace {
-    /// Sizes of the whole tensor.
-    pub whole: Vec<usize>,
-    /// The index of the part's first element.
-    pub first: Vec<usize>,
 }
 
 impl TrainStep {
@@ -50,7 +42,7 @@ impl TrainStep {
         let mut snapshot = Snapshot { numbers: self.numbers(), ..Snapshot::default() };
         for (name, value) in self.state.iter().filter(|(name, _)| self.parts.keeps(name)) {
             snapshot.tensors.insert(name.clone(), self.fetch_own(name, value)?);
-            snapshot.places.extend(self.parts.place(name)?.map(|place| (name.clone(), place)));
+            snapshot.places.extend(self.parts.placed(name)?.map(|(place, _)| (name.clone(), place)));
         }
         Ok(snapshot)
     }

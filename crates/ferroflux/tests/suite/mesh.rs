@@ -246,6 +246,37 @@ fn a_snapshot_goes_on_on_another_mesh() {
     assert!((alone_again.step(&given, 0.01).unwrap().loss - expected[3]).abs() < 1e-4);
 }
 
+/// Parts of weights in sections (queries, keys and values in one) are read back whole, and on meshes that cut them otherwise.
+#[test]
+fn parts_in_sections_go_on_on_another_mesh() {
+    let Some(program) = golden("train/gpt2_tiny") else { return };
+    let (given, train) = (inputs(&program), TrainOptions::new(Optimizer::Sgd(Default::default())));
+    let mut whole = program.train_step(&train, &alone()).unwrap();
+    let expected: Vec<f64> = (0..4).map(|_| whole.step(&given, RATE).unwrap().loss).collect();
+    let parts = on_mesh("fsdp=2,tp=2", "before in sections", |member| {
+        let mut step = program.train_step(&train, &as_rank(member)).unwrap();
+        (0..2).for_each(|n| assert!((step.step(&given, RATE).unwrap().loss - expected[n]).abs() < 1e-4));
+        step.snapshot_part().unwrap()
+    });
+    let in_sections =
+        parts.iter().flat_map(|part| part.places.values()).filter(|place| !place.pieces.is_empty()).count();
+    assert!(in_sections >= 4, "the plan cuts fused weights by sections");
+    for mesh in ["tp=2", "dp=2", "fsdp=2,tp=2"] {
+        let losses = on_mesh(mesh, "after in sections", |member| {
+            let mut step = program.train_step(&train, &as_rank(member)).unwrap();
+            step.restore_parts(&parts).unwrap();
+            (2..4).map(|_| step.step(&given, RATE).unwrap().loss).collect::<Vec<f64>>()
+        });
+        for (l, e) in losses.iter().flat_map(|rank| rank.iter().zip(&expected[2..])) {
+            assert!((l - e).abs() < 1e-4, "{mesh}: {losses:?} {expected:?}");
+        }
+    }
+    let mut alone_again = program.train_step(&train, &alone()).unwrap();
+    alone_again.restore_parts(&parts).unwrap();
+    assert!((alone_again.step(&given, RATE).unwrap().loss - expected[2]).abs() < 1e-4);
+    assert!(alone_again.restore_parts(&parts[1..]).is_err(), "a part is missing");
+}
+
 #[test]
 fn what_does_not_fit_is_an_error() {
     let Some(program) = golden("train/mlp") else { return };

@@ -30,7 +30,7 @@ fn meta(sizes: &[i64]) -> ValueType {
 /// A graph that is grown call by call; what an operator refuses is left out.
 fn random_graph(rng: &mut Rng) -> Graph {
     let mut graph = Graph::new("random");
-    let dims = [1, 2, 3, 4, 5, 6, 8];
+    let dims = [1, 2, 3, 4, 5, 6, 8, 12, 24];
     let mut values: Vec<ValueId> = Vec::new();
     for n in 0..3 {
         let rank = 1 + rng.below(3);
@@ -107,9 +107,27 @@ fn random_constraints(rng: &mut Rng, graph: &Graph, mesh: &Mesh) -> Constraints 
         let one = |rng: &mut Rng| match rng.below(3) {
             0 => None,
             1 => Some(Placement::Replicate),
-            _ => (rank > 0).then(|| Placement::shard(rng.below(rank))),
+            _ if rank == 0 => None,
+            _ => {
+                let dim = rng.below(rank);
+                let size = graph.meta(v).unwrap().sizes[dim].as_const().unwrap();
+                // Two unequal sections, or two equal ones, where all ranks of all axes have parts of both.
+                let ranks = mesh.ranks() as i64;
+                let first = if rng.below(2) == 0 { size / 2 } else { size / 3 };
+                let fits = first > 0 && first % ranks == 0 && (size - first) % ranks == 0;
+                Some(match fits && rng.below(2) == 0 {
+                    true => Placement::sectioned(dim, [first, size - first].map(SymExpr::from_i64).to_vec()),
+                    false => Placement::shard(dim),
+                })
+            }
         };
-        mesh.axes().iter().map(|_| one(rng)).collect()
+        let mut all: Vec<Option<Placement>> = mesh.axes().iter().map(|_| one(rng)).collect();
+        // Axes that split one dimension have to agree about its sections.
+        let sectioned = all.iter().flatten().find(|p| !p.sections().is_empty()).cloned();
+        if let Some(found) = sectioned {
+            all.iter_mut().flatten().filter(|p| p.dim() == found.dim()).for_each(|p| *p = found.clone());
+        }
+        all
     };
     for (v, _, _) in graph.inputs() {
         let fixed = place(v, rng);
@@ -199,6 +217,84 @@ fn a_pair_of_products_takes_one_sum() {
     };
     assert_eq!(of("up.weight"), Some(vec![Some(Placement::shard(0))]));
     assert_eq!(of("down.weight"), Some(vec![Some(Placement::shard(1))]));
+}
+
+/// Queries, keys and values by one weight, with four heads of queries for two of keys, and keys that a cache has.
+const FUSED: &str = "fx 1.0
+graph \"fused\" {
+  %x: f32[3, 8] = input \"x\"
+  %w1: f32[16, 8] = parameter \"qkv.weight\"
+  %w2: f32[8, 8] = parameter \"out.weight\"
+  %c: f32[1, 2, 3, 2] = buffer \"keys\"
+
+  %t1: f32[8, 16] = prims.permute(%w1, [1, 0])
+  %h: f32[3, 16] = prims.matmul(%x, %t1)
+  %q: f32[3, 8] = prims.slice(%h, 1, 0, 8, 1)
+  %k: f32[3, 4] = prims.slice(%h, 1, 8, 4, 1)
+  %v: f32[3, 4] = prims.slice(%h, 1, 12, 4, 1)
+  %q1: f32[1, 3, 4, 2] = prims.reshape(%q, [1, 3, 4, 2])
+  %k1: f32[1, 3, 2, 2] = prims.reshape(%k, [1, 3, 2, 2])
+  %v1: f32[1, 3, 2, 2] = prims.reshape(%v, [1, 3, 2, 2])
+  %q2: f32[1, 4, 3, 2] = prims.permute(%q1, [0, 2, 1, 3])
+  %k2: f32[1, 2, 3, 2] = prims.permute(%k1, [0, 2, 1, 3])
+  %v2: f32[1, 2, 3, 2] = prims.permute(%v1, [0, 2, 1, 3])
+  %k3: f32[1, 2, 3, 2] = prims.add(%c, %k2)
+  %o: f32[1, 4, 3, 2], %s: f32[1, 4, 3] = prims.attention(%q2, %k3, %v2, none, false, 0.5)
+  %o1: f32[1, 3, 4, 2] = prims.permute(%o, [0, 2, 1, 3])
+  %o2: f32[3, 8] = prims.reshape(%o1, [3, 8])
+  %t2: f32[8, 8] = prims.permute(%w2, [1, 0])
+  %y: f32[3, 8] = prims.matmul(%o2, %t2)
+  return %y
+  return buffer \"keys\" = %k3
+}
+";
+
+#[test]
+fn a_fused_weight_is_split_by_its_sections_and_a_cache_by_heads() {
+    let (graph, mesh): (Graph, Mesh) = (FUSED.parse().unwrap(), "tp=2".parse().unwrap());
+    let plan = Plan::usual(&mesh);
+    assert_eq!(exchanges(FUSED, "tp=2", &plan), [("y".to_owned(), Kind::AllReduce)]);
+    let fixed = plan.resolve(&graph, &graph, &mesh).unwrap();
+    let sections = Placement::sectioned(0, [8, 4, 4].map(SymExpr::from_i64).to_vec());
+    for (name, placement) in
+        [("qkv.weight", sections), ("out.weight", Placement::shard(1)), ("keys", Placement::shard(1))]
+    {
+        let (v, _, _) = graph.inputs().find(|(_, _, n)| *n == name).unwrap();
+        assert_eq!(fixed.values.get(&v), Some(&vec![Some(placement)]), "{name}");
+    }
+    let layout = propagate(&graph, &mesh, &fixed, &Costs::default()).unwrap();
+    let input = |name: &str| {
+        let (v, _, _) = graph.inputs().find(|(_, _, n)| *n == name).unwrap();
+        let sizes = graph.meta(v).unwrap().static_sizes().unwrap();
+        let sizes: Vec<usize> = sizes.iter().map(|s| *s as usize).collect();
+        tensor::formula::fill(name, &sizes, 1.0, 0.1).unwrap()
+    };
+    let given: Vec<Tensor> = graph.inputs().map(|(_, _, name)| input(name)).collect();
+    let expected = interp::run(&graph, &given).unwrap();
+    for got in ranks::run(&graph, &mesh, &layout, &input, &HashMap::new()) {
+        ranks::assert_close("fused", &got[0], &expected[0], 1e-5, 1e-30);
+    }
+    // Three ranks would not have equal shares of the heads.
+    let three: Mesh = "tp=3".parse().unwrap();
+    assert!(plan.resolve(&graph, &graph, &three).unwrap().values.is_empty());
+}
+
+#[test]
+fn a_plan_may_name_sections() {
+    let (graph, mesh): (Graph, Mesh) = (MLP.parse().unwrap(), "tp=2".parse().unwrap());
+    let parsed = |text: &str| -> Result<Option<Vec<Option<Placement>>>, sharding::ShardingError> {
+        let plan = Plan::parse(&format!("[placements]\n\"up.weight\" = \"{text}\""))?;
+        let fixed = plan.resolve(&graph, &graph, &mesh)?;
+        propagate(&graph, &mesh, &fixed, &Costs::default())?;
+        let (v, _, _) = graph.inputs().find(|(_, _, n)| *n == "up.weight").unwrap();
+        Ok(fixed.values.get(&v).cloned())
+    };
+    let sections = Placement::sectioned(0, [12, 4].map(SymExpr::from_i64).to_vec());
+    assert_eq!(parsed("tp=S(0 in 12+4)").unwrap(), Some(vec![Some(sections)]));
+    for wrong in ["tp=S(0 in 12+5)", "tp=S(0 in 13+3)", "tp=S(0 in 16+0)", "tp=S(0 in )", "tp=S(0 in -4+20)"]
+    {
+        assert!(parsed(wrong).is_err(), "{wrong}");
+    }
 }
 
 #[test]

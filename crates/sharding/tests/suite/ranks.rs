@@ -28,9 +28,38 @@ pub(crate) fn cut(whole: &Tensor, part: &sharding::Part, symbols: &Symbols) -> T
     let (sizes, offsets) = (numbers(&part.sizes, symbols), numbers(&part.offsets, symbols));
     let mut t = whole.clone();
     for d in 0..sizes.len() {
-        t = t.narrow(d, offsets[d], sizes[d]).unwrap();
+        t = match part.pieces.iter().find(|(dim, _)| *dim == d) {
+            None => t.narrow(d, offsets[d], sizes[d]).unwrap(),
+            Some((_, pieces)) => {
+                let piece = |(first, length): &(SymExpr, SymExpr)| {
+                    let (first, length) = (number(first, symbols) as usize, number(length, symbols) as usize);
+                    t.narrow(d, first, length).unwrap()
+                };
+                joined(&pieces.iter().map(piece).collect::<Vec<_>>(), d)
+            }
+        };
     }
     t.copied().unwrap()
+}
+
+/// Tensors one behind the other along a dimension, by the oracle.
+fn joined(parts: &[Tensor], dim: usize) -> Tensor {
+    let mut graph = Graph::new("joined");
+    let placed: Vec<ValueId> = parts
+        .iter()
+        .enumerate()
+        .map(|(n, t)| {
+            let sizes = t.sizes().iter().map(|s| SymExpr::from_i64(*s as i64));
+            let ty = ValueType::Tensor(TensorMeta::contiguous(t.dtype(), sizes));
+            graph.placeholder(InputKind::User, format!("in{n}"), &format!("in{n}"), ty)
+        })
+        .collect();
+    let origin = graph.add_origin(Default::default());
+    let args = vec![Arg::values(placed), (dim as i64).into()];
+    let out = prims::Builder::new(&mut graph, "out", origin).call1("prims.cat", args).unwrap();
+    graph.outputs = vec![Output { kind: OutputKind::User, arg: out.into() }];
+    let parts: Vec<Tensor> = parts.iter().map(|t| t.copied().unwrap()).collect();
+    interp::run(&graph, &parts).unwrap().remove(0)
 }
 
 /// The outputs of every rank, for tensors of the whole graph's placeholders by name.

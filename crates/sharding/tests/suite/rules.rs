@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 
-use fx_ir::{Arg, Graph, InputKind, Output, OutputKind, ValueId, ValueType};
+use fx_ir::{Arg, Graph, InputKind, NodeId, Output, OutputKind, ValueId, ValueType};
 use ir_core::{SymExpr, TensorMeta};
 use prims::shard_rule::{self, operands};
-use prims::{Builder, Call, Kind, LowerCall, Samples, ShardRule};
+use prims::{Builder, Call, Kind, LowerCall, Samples, ShardRule, Way};
 use sharding::{Choice, Layout, Mesh, Placement, Spec, spec};
 use tensor::Tensor;
 
@@ -82,6 +82,43 @@ fn every_way_of_every_rule_gives_the_whole() {
     assert!(with_ways > 100 && without.len() < 12, "{without:?}");
 }
 
+/// The ways, and each with the first dimension that it splits in two sections of different sizes, where the blocks are enough.
+fn with_sections(graph: &Graph, id: NodeId, ways: Vec<Way>) -> Vec<Way> {
+    let (target, args) = graph.nodes[id].as_call().unwrap();
+    let values = operands(args);
+    let size = |v: ValueId, dim: usize| graph.meta(v).unwrap().sizes[dim].as_const();
+    let mut all = Vec::new();
+    for way in ways {
+        let split = values.iter().zip(&way.operands).find_map(|(v, p)| Some((*v, p, p.dim()?)));
+        if let Some((v, of, dim)) = split
+            && let Placement::Shard { unit, .. } = of
+            && let Some(size) = size(v, dim)
+        {
+            let first = unit.as_const().unwrap() * 2;
+            let sections = [first, size - first].map(SymExpr::from_i64).to_vec();
+            all.extend(way.refined(of, &Placement::sectioned(dim, sections)));
+        }
+        all.push(way);
+    }
+    // Ways that depend on the operand's sections.
+    let call = LowerCall {
+        call: Call { op: prims::lookup(target).unwrap(), args },
+        graph,
+        outs: &graph.nodes[id].outputs,
+    };
+    for (n, v) in values.iter().enumerate() {
+        for dim in 0..graph.meta(*v).unwrap().rank() {
+            let Some(size) = size(*v, dim) else { continue };
+            for sections in [[2, 2, size - 4], [4, 2, size - 6]] {
+                let mut placed = vec![Placement::Replicate; values.len()];
+                placed[n] = Placement::sectioned(dim, sections.map(SymExpr::from_i64).to_vec());
+                all.extend(shard_rule::sectioned_ways(&call, &placed).unwrap());
+            }
+        }
+    }
+    all
+}
+
 fn check(op: &'static prims::Op, graph: &Graph, tensors: &[Tensor]) -> usize {
     let id = *graph.order.last().unwrap();
     let Some((_, args)) = graph.nodes[id].as_call() else { return 0 };
@@ -91,7 +128,7 @@ fn check(op: &'static prims::Op, graph: &Graph, tensors: &[Tensor]) -> usize {
     let named: HashMap<String, Tensor> =
         tensors.iter().enumerate().map(|(n, t)| (format!("in{n}"), t.clone())).collect();
     let mut run = 0;
-    for way in &ways {
+    for way in &with_sections(graph, id, ways) {
         // No call makes these of whole tensors.
         let open = |p: &Placement| {
             matches!(p, Placement::Partial(kernel_ir::Combine::Max | kernel_ir::Combine::Min))
@@ -113,8 +150,12 @@ fn check(op: &'static prims::Op, graph: &Graph, tensors: &[Tensor]) -> usize {
             if way.even && placed().any(|(v, s)| !spec::is_even(&mesh, s, &sizes(&v))) {
                 continue;
             }
-            for (v, s) in placed() {
-                assert!(spec::is_valid(s, &sizes(&v)), "{}: {way:?} for sizes {:?}", op.target, sizes(&v));
+            let invalid = placed().find(|(v, s)| !spec::is_valid(&mesh, s, &sizes(v)));
+            if let Some((v, s)) = invalid {
+                // Sections are for equal parts alone.
+                let sectioned = placed().any(|(_, s)| !s[0].sections().is_empty());
+                assert!(sectioned, "{}: {way:?} for sizes {:?} as {s:?}", op.target, sizes(&v));
+                continue;
             }
             let all = ranks::run(graph, &mesh, &layout, &|name| named[name].clone(), &HashMap::new());
             for (rank, got) in all.iter().enumerate() {

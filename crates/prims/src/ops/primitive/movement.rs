@@ -48,7 +48,7 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
             lower: Lower::Loop(lower_pad),
             complex: ComplexRule::Parts,
             batch: BatchRule::Rule(crate::ops::batches::rules::pad),
-            shard: ShardRule::Ways(shardings::movement::pad, LocalArgs::Same),
+            shard: ShardRule::Ways(shardings::movement::pad, LocalArgs::Rule(shardings::movement::local_pad)),
             reference: Reference::Fn(ref_pad),
         },
         grad: Grad::Rule(crate::ops::gradients::index::pad),

@@ -83,8 +83,9 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
             lower: Lower::Loop(lower_slice),
             complex: ComplexRule::Parts,
             batch: BatchRule::Shift(&["dim"]),
-            shard: ShardRule::Ways(
+            shard: ShardRule::Sectioned(
                 shardings::movement::slice,
+                shardings::movement::sectioned_slice,
                 LocalArgs::Rule(shardings::movement::local_slice),
             ),
             reference: Reference::Fn(ref_slice),

@@ -5,16 +5,9 @@ pub(in crate::ops) mod indexing;
 pub(in crate::ops) mod movement;
 pub(in crate::ops) mod templates;
 
-use ir_core::SymExpr;
-
 use crate::shard_rule::{Placement, Way};
 
 /// A way by its placements.
 fn way(operands: Vec<Placement>, results: Vec<Placement>) -> Way {
     Way::new(operands, results)
-}
-
-/// Parts in blocks of `unit`.
-fn blocks(dim: usize, unit: SymExpr) -> Placement {
-    Placement::Shard { dim, unit }
 }

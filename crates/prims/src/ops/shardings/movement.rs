@@ -3,8 +3,8 @@
 use fx_ir::Arg;
 use ir_core::{Shape, SymExpr};
 
-use super::{blocks, way};
-use crate::shard_rule::{Passes, Placement, Way, all, operands, passing};
+use super::way;
+use crate::shard_rule::{Passes, Placement, Way, all, divide, operands, passing};
 use crate::{LocalCall, LowerCall, OpError};
 
 type Ways = Result<Vec<Way>, OpError>;
@@ -37,7 +37,8 @@ pub(in crate::ops) fn permute(call: &LowerCall<'_>) -> Ways {
 }
 
 /// A dimension that stays may be in any parts. Of dimensions that are joined or split the outermost one may: in whole blocks
-/// of what lies within it.
+/// of what lies within it. So may the next one, where it is one dimension on one side: that one is then in sections, as many as
+/// the outermost one has elements.
 pub(in crate::ops) fn reshape(call: &LowerCall<'_>) -> Ways {
     let (a, out) = (call.meta("a")?, call.out(0)?);
     let mut ways = Vec::new();
@@ -54,10 +55,38 @@ pub(in crate::ops) fn reshape(call: &LowerCall<'_>) -> Ways {
             (_, Some(more)) => (more, SymExpr::ONE),
             _ => continue,
         };
-        ways.push(way(vec![blocks(first, units.0)], vec![blocks(second, units.1)]));
+        ways.push(way(vec![Placement::blocks(first, units.0)], vec![Placement::blocks(second, units.1)]));
+        if inner_a == SymExpr::ONE
+            && let Some((one, many)) = sections(&a.sizes, first, &out.sizes, (second, to.end))
+        {
+            ways.push(way(vec![one], vec![many]));
+        }
+        if inner_out == SymExpr::ONE
+            && let Some((one, many)) = sections(&out.sizes, second, &a.sizes, (first, from.end))
+        {
+            ways.push(way(vec![many], vec![one]));
+        }
     }
     ways.extend(passing(call, Passes::Moves, 1));
     Ok(ways)
+}
+
+/// Most sections that a reshape is thought to make: those of fused weights, not the heads of attention.
+const MOST_SECTIONS: i64 = 16;
+
+/// Parts of the dimension within the outermost one of `many`, and those of the one dimension that all of them are.
+fn sections(
+    one: &[SymExpr],
+    dim: usize,
+    many: &[SymExpr],
+    (outer, end): (usize, usize),
+) -> Option<(Placement, Placement)> {
+    let count = many[outer].as_const().filter(|n| (2..=MOST_SECTIONS).contains(n))?;
+    let inner = outermost(many, outer + 1..end)?;
+    let section = divide(&one[dim], &many[outer])?;
+    let unit = within(many, inner, end);
+    let sections = vec![section; usize::try_from(count).ok()?];
+    Some((Placement::Shard { dim, unit, sections }, Placement::shard(inner)))
 }
 
 /// Product of the sizes behind a dimension, up to `end`.
@@ -68,22 +97,6 @@ fn within(sizes: &[SymExpr], dim: usize, end: usize) -> SymExpr {
 /// The first dimension of a range whose size is not 1.
 fn outermost(sizes: &[SymExpr], mut range: std::ops::Range<usize>) -> Option<usize> {
     range.find(|d| sizes[*d] != SymExpr::ONE)
-}
-
-/// `a / b` where that is a whole number in every call.
-pub(super) fn divide(a: &SymExpr, b: &SymExpr) -> Option<SymExpr> {
-    if a == b {
-        return Some(SymExpr::ONE);
-    }
-    match (a.as_const(), b.as_const()) {
-        (_, Some(1)) => Some(a.clone()),
-        (Some(a), Some(b)) if b > 0 && a % b == 0 => Some(SymExpr::from_i64(a / b)),
-        (Some(_), Some(_)) => None,
-        _ => {
-            let quotient = a.floor_div(b);
-            (&quotient * b == *a).then_some(quotient)
-        }
-    }
 }
 
 /// The ranges of dimensions with equal products, as short as they can be found without deciding about sizes.
@@ -138,18 +151,59 @@ pub(in crate::ops) fn slice(call: &LowerCall<'_>) -> Ways {
     Ok(ways)
 }
 
-/// The arguments of a slice of a part: only a dimension that is taken whole may be in parts.
+/// Whole sections of the dimension that is cut.
+pub(in crate::ops) fn sectioned_slice(call: &LowerCall<'_>, operands: &[Placement]) -> Ways {
+    let (a, out) = (call.meta("a")?, call.out(0)?);
+    let dim = call.call.dim(call.call.int("dim")?, a.rank())?;
+    let [operand @ Placement::Shard { dim: d, sections, .. }] = operands else { return Ok(Vec::new()) };
+    if *d != dim || call.call.int("step")? != 1 {
+        return Ok(Vec::new());
+    }
+    let (start, mut at) = (call.call.sym("start")?, SymExpr::ZERO);
+    let mut rest = sections.iter();
+    while at != start {
+        let Some(section) = rest.next() else { return Ok(Vec::new()) };
+        at = at + section;
+    }
+    let (mut taken, mut length) = (Vec::new(), SymExpr::ZERO);
+    while length != out.sizes[dim] {
+        let Some(section) = rest.next() else { return Ok(Vec::new()) };
+        length = length + section;
+        taken.push(section.clone());
+    }
+    let result = Placement::sectioned(dim, taken);
+    Ok(if length == SymExpr::ZERO { Vec::new() } else { vec![way(vec![operand.clone()], vec![result])] })
+}
+
+/// The arguments of a slice of a part: of a dimension in parts all is taken, or whole sections, of which every rank has the
+/// same share.
 pub(in crate::ops) fn local_slice(call: &LocalCall<'_>) -> Result<Vec<Arg>, OpError> {
     let rank = call.results.first().map_or(0, |(sizes, _)| sizes.len());
     let dim = call.call.dim(call.call.int("dim")?, rank)?;
     match (call.operands.first(), call.results.first()) {
         (Some((whole, part)), Some((sizes, _))) if whole.get(dim) != part.get(dim) => {
-            Ok(call.with("length", sizes[dim].clone()))
+            let start = share(call, &call.call.sym("start")?, &whole[dim], &part[dim])?;
+            let mut args = call.with("length", sizes[dim].clone());
+            if let Some(slot) = call.call.op.schema.arg_index("start").and_then(|i| args.get_mut(i)) {
+                *slot = start.into();
+            }
+            Ok(args)
         }
         _ => Ok(call.args.clone()),
     }
 }
 
+/// What a rank has of `size` elements, where it has `part` of `whole` in the same ratio.
+fn share(call: &LocalCall<'_>, size: &SymExpr, whole: &SymExpr, part: &SymExpr) -> Result<SymExpr, OpError> {
+    match (size.as_const(), divide(whole, part)) {
+        (Some(0), _) => Some(SymExpr::ZERO),
+        (_, Some(ranks)) => divide(size, &ranks),
+        _ => None,
+    }
+    .ok_or_else(|| call.call.unsupported("sections that are not in equal parts"))
+}
+
+/// Every dimension but that along which operands are joined; along that one they are the sections.
 pub(in crate::ops) fn cat(call: &LowerCall<'_>) -> Ways {
     let (values, out) = (operands(call.call.args), call.out(0)?);
     let dim = call.call.dim(call.call.int("dim")?, out.rank())?;
@@ -157,11 +211,15 @@ pub(in crate::ops) fn cat(call: &LowerCall<'_>) -> Ways {
         .filter(|d| *d != dim)
         .map(|d| way(all(values.len(), &Placement::shard(d)), vec![Placement::shard(d)]))
         .collect();
+    let sizes = values.iter().map(|v| call.meta_of(*v).map(|m| m.sizes[dim].clone()));
+    let sections = sizes.collect::<Result<Vec<_>, _>>()?;
+    ways.push(way(all(values.len(), &Placement::shard(dim)), vec![Placement::sectioned(dim, sections)]));
     ways.extend(passing(call, Passes::Moves, 1));
     Ok(ways)
 }
 
-/// Dimensions that are not padded; sums, where what is added is zero.
+/// Dimensions that are not padded; sums, where what is added is zero. One that is padded by whole multiples of itself becomes
+/// sections, as many as the result has multiples: what the gradients of slices of a fused weight's result are.
 pub(in crate::ops) fn pad(call: &LowerCall<'_>) -> Ways {
     let rank = call.meta("a")?.rank();
     let (low, high) = (call.call.syms("low")?, call.call.syms("high")?);
@@ -173,6 +231,20 @@ pub(in crate::ops) fn pad(call: &LowerCall<'_>) -> Ways {
     };
     let mut ways: Vec<Way> =
         (0..rank).filter(same).map(|d| way(vec![Placement::shard(d)], vec![Placement::shard(d)])).collect();
+    let (a, out) = (call.meta("a")?, call.out(0)?);
+    for d in (0..rank).filter(|d| !same(d) && interior.get(*d) == Some(&0)) {
+        let multiple = |n: Option<&SymExpr>| {
+            n.is_some_and(|n| n.as_const().is_some_and(|n| n >= 0) && divide(n, &a.sizes[d]).is_some())
+        };
+        let count = divide(&out.sizes[d], &a.sizes[d]).and_then(|n| n.as_const());
+        if let Some(count) = count.filter(|n| (2..=MOST_SECTIONS).contains(n))
+            && multiple(low.get(d))
+            && multiple(high.get(d))
+        {
+            let sections = vec![a.sizes[d].clone(); usize::try_from(count).unwrap_or(0)];
+            ways.push(way(vec![Placement::shard(d)], vec![Placement::sectioned(d, sections)]));
+        }
+    }
     if call.call.float("value").is_ok_and(|value| value == 0.0) {
         ways.push(way(
             vec![Placement::Partial(kernel_ir::Combine::Sum)],
@@ -180,6 +252,24 @@ pub(in crate::ops) fn pad(call: &LowerCall<'_>) -> Ways {
         ));
     }
     Ok(ways)
+}
+
+/// The padding of a part: of a dimension in sections every rank pads by its share.
+pub(in crate::ops) fn local_pad(call: &LocalCall<'_>) -> Result<Vec<Arg>, OpError> {
+    let Some((whole, part)) = call.operands.first() else { return Ok(call.args.clone()) };
+    let mut args = call.args.clone();
+    for name in ["low", "high"] {
+        let sizes = call.call.syms(name)?;
+        let of = |(d, size): (usize, &SymExpr)| match whole[d] == part[d] {
+            true => Ok(size.clone()),
+            false => share(call, size, &whole[d], &part[d]),
+        };
+        let local = sizes.iter().enumerate().map(of).collect::<Result<Shape, OpError>>()?;
+        if let Some(slot) = call.call.op.schema.arg_index(name).and_then(|i| args.get_mut(i)) {
+            *slot = Arg::ints(&local);
+        }
+    }
+    Ok(args)
 }
 
 /// Any dimension: every rank makes its part.

@@ -4,9 +4,8 @@ use fx_ir::Arg;
 use ir_core::{SymExpr, TensorMeta};
 use kernel_ir::Combine;
 
-use super::movement::divide;
-use super::{blocks, way};
-use crate::shard_rule::{Passes, Placement, Way, all, operands, passing};
+use super::way;
+use crate::shard_rule::{Passes, Placement, Way, all, divide, operands, passing};
 use crate::{LocalCall, LowerCall, OpError};
 
 type Ways = Result<Vec<Way>, OpError>;
@@ -39,9 +38,10 @@ pub(in crate::ops) fn conv(call: &LowerCall<'_>) -> Ways {
     } else {
         let of = |size: &SymExpr| size.floor_div(&SymExpr::from_i64(groups));
         let out = call.out(0)?;
-        let operands = vec![blocks(1, of(&input.sizes[1])), blocks(0, of(&weight.sizes[0]))];
+        let operands =
+            vec![Placement::blocks(1, of(&input.sizes[1])), Placement::blocks(0, of(&weight.sizes[0]))];
         // A convolution has at least one group.
-        ways.push(Way { even: true, ..way(operands, vec![blocks(1, of(&out.sizes[1]))]) });
+        ways.push(Way { even: true, ..way(operands, vec![Placement::blocks(1, of(&out.sizes[1]))]) });
     }
     ways.extend(passing(call, Passes::SumsIn(&[0, 1]), 1));
     Ok(ways)
@@ -62,7 +62,7 @@ pub(in crate::ops) fn local_conv(call: &LocalCall<'_>) -> Result<Vec<Arg>, OpErr
 /// Where the mask has a dimension of the scores `[b, h, lq, lk]`.
 fn of_mask(mask: &TensorMeta, dim: usize, unit: &SymExpr) -> Placement {
     match (dim + mask.rank()).checked_sub(4) {
-        Some(d) if mask.sizes[d] != SymExpr::ONE => blocks(d, unit.clone()),
+        Some(d) if mask.sizes[d] != SymExpr::ONE => Placement::blocks(d, unit.clone()),
         _ => WHOLE,
     }
 }
@@ -85,7 +85,7 @@ fn spreads(call: &LowerCall<'_>) -> Result<Vec<Spread>, OpError> {
     let of_batches = mask_at(0, &SymExpr::ONE);
     let mut all = vec![Spread { even: false, of_queries: shard(0), of_keys: shard(0), mask: of_batches }];
     if let Some(shared) = divide(&q.sizes[1], &k.sizes[1]) {
-        let (of_queries, mask) = (blocks(1, shared.clone()), mask_at(1, &shared));
+        let (of_queries, mask) = (Placement::blocks(1, shared.clone()), mask_at(1, &shared));
         all.push(Spread { even: true, of_queries, of_keys: shard(1), mask });
     }
     if !call.call.bool("causal")? {
