@@ -485,6 +485,12 @@ impl Compiled {
         if self.threads == 1 {
             return Ok(team::alone(body));
         }
+        // Those of OpenMP may be busy polling, and its own would share the processors with them.
+        if forked::forks() == 0
+            && let Some(done) = team::hosted(self.threads, several, body)
+        {
+            return Ok(done);
+        }
         let inside = || if several { team::with(body) } else { body() };
         if self.forks != forked::forks() {
             return Ok(forked::pool(self.threads)?.install(inside));

@@ -69,6 +69,7 @@ mod kernel;
 mod matmul;
 mod matmul_f64;
 pub mod narrow;
+mod openmp;
 mod outer;
 mod pack;
 pub mod quantized;
