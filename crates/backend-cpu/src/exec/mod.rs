@@ -37,7 +37,7 @@ use plugin_sdk::{DeviceId, OwnedTensor, TensorView};
 
 pub(crate) use cores::physical_cores;
 pub use error::{ExecError, Written};
-pub use forked::after_fork;
+pub use forked::{after_fork, before_fork};
 
 use crate::clif::{self, Code, EpilogueContext, Fault};
 use crate::micro::team;

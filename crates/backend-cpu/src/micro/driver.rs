@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use super::epilogue::{COut, Epilogue, EpilogueBlock, Residual};
+use super::grid::Grid;
 use super::kernel::{Finish, MAX_MR, Target, Tile, panel_width, tile_fn, tile_rows};
 use super::outer::{Outer, Run, outer};
 use super::pack::pack_panel;
@@ -12,19 +13,13 @@ use super::{Isa, MicroError, scratch, team};
 
 /// Values of k in one pass over a block: a panel slice of 32 columns is then 48 KiB and is read by every tile of the
 /// block from the second-level cache at a small part of its bandwidth.
-const KC: usize = 384;
-/// A block's slice of A (rows x KC values) should fill at most a third of a 1 MiB second-level cache.
-const A_BLOCK: usize = 96 * 1024;
+pub(super) const KC: usize = 384;
 /// Values of B below which a slice of it stays in half of a 48 KiB first-level cache.
 const SMALL_B: usize = 6 * 1024;
-/// A block of C (values): it is added to once for each pass over k.
-const C_BLOCK: usize = 64 * 1024;
 /// Values that a step of k takes in a tile of rows that lie side by side.
 const SIDE: usize = MAX_MR.next_multiple_of(16);
 /// Most values of A copied ahead for all tasks; more are copied block by block.
 const MAX_COPY: usize = 4 << 20;
-/// Work of a task (multiply-adds) below which splitting further costs more than it balances; about 20 microseconds.
-const MIN_TASK: usize = 1 << 20;
 
 /// The location of the rows of A.
 #[derive(Clone, Copy)]
@@ -67,16 +62,6 @@ pub(crate) struct Product<'a> {
 unsafe impl Send for Product<'_> {}
 // SAFETY: the pointers are used under the promises of the unsafe entry points: good from any thread.
 unsafe impl Sync for Product<'_> {}
-
-/// The number of blocks of rows and of panels of each product.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Grid {
-    products: usize,
-    row_blocks: usize,
-    panel_blocks: usize,
-    /// Groups of row blocks, one for each thread, whose tasks follow each other.
-    groups: usize,
-}
 
 /// Runs `count` products of the same sizes, `make(i)` describing each.
 ///
@@ -165,17 +150,17 @@ impl Product<'_> {
         matches!(self.c, COut::Scratch) && self.epilogue.hook.is_none()
     }
 
-    fn panels(&self) -> usize {
+    pub(super) fn panels(&self) -> usize {
         self.n.div_ceil(panel_width(self.isa))
     }
 
     /// Tiles of rows.
-    fn tiles(&self) -> usize {
+    pub(super) fn tiles(&self) -> usize {
         if self.cuts.is_empty() { self.m.div_ceil(tile_rows(self.isa)) } else { self.cuts.len() - 1 }
     }
 
     /// The rows of some tiles.
-    fn rows_of(&self, tiles: Range<usize>) -> Range<usize> {
+    pub(super) fn rows_of(&self, tiles: Range<usize>) -> Range<usize> {
         let starts = self.starts();
         starts.of(tiles.start)..starts.of(tiles.end)
     }
@@ -185,7 +170,7 @@ impl Product<'_> {
         Starts { cuts: self.cuts, rows: self.m / tiles, longer: self.m % tiles }
     }
 
-    fn depth(&self) -> usize {
+    pub(super) fn depth(&self) -> usize {
         self.taps.len() * self.kc
     }
 }
@@ -216,71 +201,6 @@ impl Starts<'_> {
             cuts => cuts.partition_point(|c| *c < row),
         }
     }
-}
-
-impl Grid {
-    /// Groups of rows for the threads, where it takes less time that each reads all of B than that each reads all of A and leaves columns of C to
-    /// readers of rows: A and C are in the cache of the core that wrote them, from where another reads them at half of the speed of B.
-    fn row_groups(count: usize, p: &Product<'_>, threads: usize) -> usize {
-        let groups = threads.div_ceil(count);
-        let rows = p.depth() * p.n < p.m * (2 * p.kc + p.n);
-        if rows && groups <= p.tiles() { groups } else { 1 }
-    }
-
-    /// Blocks small enough for the caches, and enough of them for every thread; splits the side whose operand is the
-    /// larger, so that the larger one is read by one thread only.
-    fn choose(count: usize, p: &Product<'_>, threads: usize) -> Grid {
-        let (tiles, panels) = (p.tiles(), p.panels());
-        let nr = panel_width(p.isa);
-        let rows_max = (A_BLOCK / p.depth().clamp(1, KC)).max(2 * MAX_MR);
-        let groups = Grid::row_groups(count, p, threads);
-        let row_blocks = p.m.div_ceil(rows_max).next_multiple_of(groups);
-        let row_blocks = row_blocks.min(tiles / groups * groups);
-        let mut grid = Grid { products: count, row_blocks, panel_blocks: 1, groups };
-        let block_rows = p.m.div_ceil(grid.row_blocks);
-        grid.panel_blocks = (block_rows * p.n).div_ceil(C_BLOCK).clamp(1, panels);
-        let wanted = if threads == 1 { 1 } else { 4 * threads };
-        while grid.tasks() < wanted {
-            let (r, c) = (grid.row_blocks, grid.panel_blocks);
-            let work = p.m.div_ceil(r) * p.n.div_ceil(c) * p.depth();
-            let (can_rows, can_panels) = (2 * r <= tiles, 2 * c <= panels);
-            let must = grid.tasks() < threads;
-            if (!must && work < 2 * MIN_TASK) || !(can_rows || can_panels) {
-                break;
-            }
-            // Each block of rows packs B again.
-            let prefer_panels = p.source.is_some() || p.n.div_ceil(c).max(nr) >= p.m.div_ceil(r);
-            if can_panels && (prefer_panels || !can_rows) {
-                grid.panel_blocks = even_blocks(panels, 2 * c);
-            } else {
-                grid.row_blocks = 2 * r;
-            }
-        }
-        grid
-    }
-
-    fn tasks(&self) -> usize {
-        self.products * self.row_blocks * self.panel_blocks
-    }
-
-    /// Row blocks of a group vary fastest, so that neighbouring tasks share B.
-    fn task(&self, i: usize, p: &Product<'_>) -> (usize, Range<usize>, Range<usize>) {
-        let group_rows = self.row_blocks / self.groups;
-        let (row, rest) = (i % group_rows, i / group_rows);
-        let (panel, rest) = (rest % self.panel_blocks, rest / self.panel_blocks);
-        let (group, product) = (rest % self.groups, rest / self.groups);
-        let row = group * group_rows + row;
-        (
-            product,
-            p.rows_of(part(p.tiles(), self.row_blocks, row)),
-            part(p.panels(), self.panel_blocks, panel),
-        )
-    }
-}
-
-/// The largest number of blocks `<= wanted` whose blocks of panels are equally long where that is near `wanted`.
-fn even_blocks(panels: usize, wanted: usize) -> usize {
-    (wanted.div_ceil(2) + 1..=wanted).rev().find(|b| panels.is_multiple_of(*b)).unwrap_or(wanted)
 }
 
 /// Part `i` of `parts` nearly equal ranges of `0..len`.
@@ -440,9 +360,8 @@ impl Product<'_> {
         starts.tile(rows.start)..starts.tile(rows.end)
     }
 
-    /// Whether rows of A must be copied first: where k is not contiguous, or where the row stride
-    /// maps the rows of a tile to so few sets of the first-level cache (64 sets of 64 bytes, 12 ways) that they evict
-    /// each other, unless each row is read once only.
+    /// Whether rows of A must be copied first: where k is not contiguous, or where the row stride maps the rows of a tile to so few sets of
+    /// the first-level cache (64 sets of 64 bytes, 12 ways) that they evict each other, unless each row is read once only.
     fn copies(&self, cols: usize) -> Copies {
         let Some((row_stride, col_stride)) = self.strides() else { return Copies::No };
         let aliases = row_stride % 1024 == 0 && self.m > 6 && cols > panel_width(self.isa);
@@ -502,7 +421,6 @@ unsafe fn tiles(
     let nr = panel_width(p.isa);
     let padded = matches!(p.rows, Rows::Pixels { valid, .. } if !valid.is_empty());
     let (starts, own) = (p.starts(), p.tiles_of(rows));
-    let slice = (pass.taps.start * p.kc + pass.k0) * nr;
     let mut tile = Tile {
         rows: [p.a; MAX_MR],
         valid: [0; MAX_MR],
@@ -528,16 +446,9 @@ unsafe fn tiles(
                 let r = starts.of(own.start + row)..starts.of(own.start + row + 1);
                 let local = r.start - rows.start;
                 tile.to.cols = (cols.end - col).min(nr);
-                if let Some(b) = p.source {
-                    let to = packed.wrapping_add(panel % kept * pass.kc * nr);
-                    if row == 0 {
-                        // SAFETY: the columns exist, and the scratch has a place for each panel that is kept.
-                        unsafe { pack_panel(b.at(pass.k0, col), pass.kc, tile.to.cols, to, nr) };
-                    }
-                    tile.b = to;
-                } else {
-                    tile.b = p.b.wrapping_add((col / nr) * p.depth() * nr + slice);
-                }
+                let packed = packed.wrapping_add(panel % kept * pass.kc * nr);
+                // SAFETY: the columns exist, and the scratch has a place for each panel that is kept.
+                tile.b = unsafe { p.slice(pass, col, tile.to.cols, packed, row == 0) };
                 tile.to.c = c.wrapping_add(local * ldc + (col - cols.start));
                 tile.to.finish = if pass.last { p.finish(r.start, col) } else { None };
                 // SAFETY: the tile lies inside the block; the kernel is for an instruction set that `PackedB`, the plan or the
@@ -556,6 +467,30 @@ unsafe fn tiles(
             }
         }
     });
+}
+
+impl Product<'_> {
+    /// A pass's slice of the panel that begins at a column. Where B is not packed it is what `packed` has, and what is put there now where
+    /// it is `fresh`.
+    unsafe fn slice(
+        &self,
+        pass: &Pass,
+        col: usize,
+        cols: usize,
+        packed: *mut f32,
+        fresh: bool,
+    ) -> *const f32 {
+        let nr = panel_width(self.isa);
+        let Some(b) = self.source else {
+            let first = (pass.taps.start * self.kc + pass.k0) * nr;
+            return self.b.wrapping_add((col / nr) * self.depth() * nr + first);
+        };
+        if fresh {
+            // SAFETY: the caller's promise.
+            unsafe { pack_panel(b.at(pass.k0, col), pass.kc, cols, packed, nr) };
+        }
+        packed
+    }
 }
 
 /// A tile whose rows of A lie side by side.

@@ -64,6 +64,7 @@ mod depthwise;
 mod driver;
 mod epilogue;
 mod error;
+mod grid;
 mod isa;
 mod kernel;
 mod matmul;

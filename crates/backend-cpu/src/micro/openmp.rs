@@ -15,12 +15,14 @@ pub(crate) struct OpenMp {
     start: unsafe extern "C" fn(Region, *mut c_void, c_uint),
     end: unsafe extern "C" fn(),
     number: unsafe extern "C" fn() -> c_int,
+    pause: unsafe extern "C" fn(c_int) -> c_int,
 }
+
+static FOUND: OnceLock<Option<OpenMp>> = OnceLock::new();
 
 impl OpenMp {
     /// The process's runtime, as far as it was loaded when this was called for the first time.
     pub(crate) fn loaded() -> Option<&'static OpenMp> {
-        static FOUND: OnceLock<Option<OpenMp>> = OnceLock::new();
         FOUND.get_or_init(find).as_ref()
     }
 
@@ -40,6 +42,16 @@ impl OpenMp {
     pub(crate) unsafe fn end(&self) {
         // SAFETY: the function's signature in the runtime's ABI; the caller's promise.
         unsafe { (self.end)() }
+    }
+
+    /// Ends the threads that wait for the calling thread's next region, which makes new ones, where a call has used them.
+    pub(crate) fn release() {
+        /// Resources may be kept; all are ended either way.
+        const SOFT: c_int = 1;
+        if let Some(Some(openmp)) = FOUND.get() {
+            // SAFETY: the function's signature in the runtime's ABI; within a region it does nothing.
+            unsafe { (openmp.pause)(SOFT) };
+        }
     }
 
     /// The number of the calling thread in its region; that which started it has 0.
@@ -67,8 +79,9 @@ fn find() -> Option<OpenMp> {
         let start = *library.get(b"GOMP_parallel_start\0").ok()?;
         let end = *library.get(b"GOMP_parallel_end\0").ok()?;
         let number = *library.get(b"omp_get_thread_num\0").ok()?;
+        let pause = *library.get(b"omp_pause_resource_all\0").ok()?;
         std::mem::forget(library);
-        Some(OpenMp { start, end, number })
+        Some(OpenMp { start, end, number, pause })
     }
 }
 

@@ -181,6 +181,11 @@ pub fn hosted<R>(threads: usize, several: bool, body: impl FnOnce() -> R) -> Opt
     Some(if several { with(body) } else { body() })
 }
 
+/// To be called before a fork by the thread that does it.
+pub fn before_fork() {
+    OpenMp::release();
+}
+
 /// Resets the number, also on a panic.
 struct Unhosted(usize);
 
