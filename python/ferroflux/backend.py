@@ -17,7 +17,7 @@ from . import _native, decompositions, fallback
 from .options import Options, parse
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_native.after_fork)
+    os.register_at_fork(before=_native.before_fork, after_in_child=_native.after_fork)
 
 
 def static_names(gm: GraphModule, kind: str) -> set[str]:

@@ -103,6 +103,30 @@ def test_fork_after_use():
     )
 
 
+def test_workers_of_a_loader_run_compiled_code():
+    script(
+        """
+        import torch
+        g = torch.compile(lambda x: (x @ x).relu().sum(0), backend="ferroflux")
+        x = torch.randn(256, 256)
+        expected = g(x)
+        class Rows(torch.utils.data.Dataset):
+            def __len__(self):
+                return 8
+            def __getitem__(self, i):
+                return g(x) + i
+        loader = torch.utils.data.DataLoader(
+            Rows(), batch_size=2, num_workers=2, multiprocessing_context="fork", timeout=120
+        )
+        for n, batch in enumerate(loader):
+            for k, row in enumerate(batch):
+                assert torch.allclose(row, expected + 2 * n + k, atol=1e-3)
+            assert torch.allclose(g(x), expected, atol=1e-3)
+        assert n == 3
+        """
+    )
+
+
 def test_the_end_of_the_process_with_programs_alive():
     script(
         """

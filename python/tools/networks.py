@@ -77,10 +77,14 @@ class Network:
             return contextlib.nullcontext()
         return torch.autocast(self.args.device, getattr(torch, self.args.dtype))
 
-    def infer(self, f, given=None):
+    def run(self, f, given=None):
+        """What a call in inference returns."""
         positional, keywords = self.given if given is None else given
         with torch.no_grad(), self.autocast():
-            return leaves(f(*positional, **keywords))
+            return f(*positional, **keywords)
+
+    def infer(self, f, given=None):
+        return leaves(self.run(f, given))
 
     def step(self, f, given=None, plain=False):
         positional, keywords = self.given if given is None else given
@@ -197,7 +201,7 @@ def run_infer(network: Network, args: argparse.Namespace) -> dict:
     bound = 1e-3 if args.dtype == "float32" else 5e-2
     right, mine, theirs = judged(ours, eager, true if true is not None else eager, bound)
     result = {"right": right, "ours": mine, "eager": theirs, "judge": "float64" if true is not None else "eager", "first_s": first}
-    calls = {"eager": lambda: network.infer(model), "ferroflux": lambda: network.infer(f)}
+    calls = {"eager": lambda: network.run(model), "ferroflux": lambda: network.run(f)}
     if args.archive:
         try:
             calls["archive"] = archived(network, model, args.mode)
@@ -206,7 +210,7 @@ def run_infer(network: Network, args: argparse.Namespace) -> dict:
         except Exception as e:
             calls.pop("archive", None)
             result["note"] = f"no archive: {' '.join(str(e).split())[:80]}"
-    return timing(result, calls, network.infer, model, args)
+    return timing(result, calls, network.run, model, args)
 
 
 def run_train(network: Network, args: argparse.Namespace) -> dict:

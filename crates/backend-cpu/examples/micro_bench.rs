@@ -149,8 +149,9 @@ fn run(kind: &str, sizes: &[usize]) -> Result<(f64, f64), Box<dyn std::error::Er
         ("q4" | "q8", &[m, n, k, groups, copies]) => {
             quantized_product([m, n, k], groups, if kind == "q4" { 16 } else { 256 }, copies)?
         }
-        ("lin", &[m, n, k]) => strided(1, m, n, k, true)?,
-        ("bmm", &[b, m, n, k]) => strided(b, m, n, k, false)?,
+        ("lin", &[m, n, k]) => strided(1, [m, n, k], (false, true))?,
+        ("lint", &[m, n, k]) => strided(1, [m, n, k], (true, false))?,
+        ("bmm", &[b, m, n, k]) => strided(b, [m, n, k], (false, false))?,
         ("attn", &[b, h, lq, lk, d, causal]) => attend([b, h, lq, lk, d], causal != 0)?,
         _ => return Err(format!("no case {kind} with {} sizes", sizes.len()).into()),
     })
@@ -375,7 +376,8 @@ fn narrow_conv(shape: ConvShape, numbers: Narrow) -> Result<(f64, f64), MicroErr
     Ok(((2 * shape.batch * pixels * shape.out_channels * inner) as f64, seconds))
 }
 
-fn strided(b: usize, m: usize, n: usize, k: usize, weight: bool) -> Result<(f64, f64), MicroError> {
+/// `turned`: whether A and B are stored transposed.
+fn strided(b: usize, [m, n, k]: [usize; 3], turned: (bool, bool)) -> Result<(f64, f64), MicroError> {
     let (x, w) = (values(b * m * k), values(b * n * k));
     let mut c = values(b * m * n);
     let batch = [BatchDim {
@@ -384,14 +386,16 @@ fn strided(b: usize, m: usize, n: usize, k: usize, weight: bool) -> Result<(f64,
         b_stride: (n * k) as isize,
         c_stride: (m * n) as isize,
     }];
-    let (row_stride, col_stride) = if weight { (1, k as isize) } else { (n as isize, 1) };
+    let strides =
+        |turned: bool, [rows, cols]: [usize; 2]| if turned { (1, rows as isize) } else { (cols as isize, 1) };
+    let (a_strides, (row_stride, col_stride)) = (strides(turned.0, [m, k]), strides(turned.1, [k, n]));
     let seconds = time(|| {
         let call = MatmulStrided {
             isa: Isa::best(),
             m,
             n,
             k,
-            a: MatRef { ptr: x.as_ptr(), row_stride: k as isize, col_stride: 1 },
+            a: MatRef { ptr: x.as_ptr(), row_stride: a_strides.0, col_stride: a_strides.1 },
             b: MatRef { ptr: w.as_ptr(), row_stride, col_stride },
             c: c.as_mut_ptr(),
             c_row_stride: n as isize,

@@ -22,4 +22,4 @@ mod ranks;
 pub mod vir;
 
 pub use backend::CpuBackend;
-pub use exec::after_fork;
+pub use exec::{after_fork, before_fork};

@@ -29,6 +29,7 @@ fn ferroflux_native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(about::known, m)?)?;
     m.add_function(wrap_pyfunction!(about::list_backends, m)?)?;
     m.add_function(wrap_pyfunction!(about::build, m)?)?;
+    m.add_function(wrap_pyfunction!(process::before_fork, m)?)?;
     m.add_function(wrap_pyfunction!(process::after_fork, m)?)?;
     m.add_function(wrap_pyfunction!(process::at_exit, m)?)?;
     error::register(m)

@@ -13,6 +13,12 @@ use pyo3::prelude::*;
 static FORKED: AtomicBool = AtomicBool::new(false);
 static CHILD: Mutex<Option<Arc<rayon::ThreadPool>>> = Mutex::new(None);
 
+/// Called by Python before a fork.
+#[pyfunction]
+pub(crate) fn before_fork() {
+    ferroflux::foreign::before_fork();
+}
+
 /// Called by Python in the child of a fork.
 #[pyfunction]
 pub(crate) fn after_fork() -> PyResult<()> {

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::ExecError;
+use crate::micro::team;
 
 /// How often this process is a fork of one that used this crate.
 static FORKS: AtomicUsize = AtomicUsize::new(0);
@@ -13,6 +14,12 @@ static FORKS: AtomicUsize = AtomicUsize::new(0);
 type Pool = (usize, usize, Arc<rayon::ThreadPool>);
 
 static POOLS: Mutex<Vec<Pool>> = Mutex::new(Vec::new());
+
+/// To be called by a thread that is about to fork the process: the child has no other thread, and the process's OpenMP runtime would wait
+/// there for those that have helped this one.
+pub fn before_fork() {
+    team::before_fork();
+}
 
 /// Tells that this process is the child of a fork.
 pub fn after_fork() {

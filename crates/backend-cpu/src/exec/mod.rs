@@ -37,7 +37,7 @@ use plugin_sdk::{DeviceId, OwnedTensor, TensorView};
 
 pub(crate) use cores::physical_cores;
 pub use error::{ExecError, Written};
-pub use forked::after_fork;
+pub use forked::{after_fork, before_fork};
 
 use crate::clif::{self, Code, EpilogueContext, Fault};
 use crate::micro::team;
@@ -484,6 +484,12 @@ impl Compiled {
         // Another thread would have to be woken, which takes longer than a small program.
         if self.threads == 1 {
             return Ok(team::alone(body));
+        }
+        // Those of OpenMP may be busy polling, and its own would share the processors with them.
+        if forked::forks() == 0
+            && let Some(done) = team::hosted(self.threads, several, body)
+        {
+            return Ok(done);
         }
         let inside = || if several { team::with(body) } else { body() };
         if self.forks != forked::forks() {

@@ -160,7 +160,8 @@ impl MatmulOp {
             ),
             Finish::Hook(f) => {
                 let hook = Hook::Raw { f: call.code.epilogue(f.number), ctx: (&raw const context).cast() };
-                let ptr = if packed.is_some() && m as i64 > PACK_ROWS {
+                // More rows are handed over block by block.
+                let ptr = if m as i64 > PACK_ROWS {
                     std::ptr::null_mut()
                 } else {
                     let block = scratch.insert(Block::new(entries * m * n * size_of::<f32>())?);

@@ -4,23 +4,22 @@
 use std::ops::Range;
 
 use super::epilogue::{COut, Epilogue, EpilogueBlock, Residual};
+use super::grid::Grid;
 use super::kernel::{Finish, MAX_MR, Target, Tile, panel_width, tile_fn, tile_rows};
+use super::outer::{Outer, Run, outer};
+use super::pack::pack_panel;
 use super::transpose::{self, Source};
 use super::{Isa, MicroError, scratch, team};
 
 /// Values of k in one pass over a block: a panel slice of 32 columns is then 48 KiB and is read by every tile of the
 /// block from the second-level cache at a small part of its bandwidth.
-const KC: usize = 384;
-/// A block's slice of A (rows x KC values) should fill at most a third of a 1 MiB second-level cache.
-const A_BLOCK: usize = 96 * 1024;
+pub(super) const KC: usize = 384;
 /// Values of B below which a slice of it stays in half of a 48 KiB first-level cache.
 const SMALL_B: usize = 6 * 1024;
-/// A block of C (values): it is added to once for each pass over k.
-const C_BLOCK: usize = 64 * 1024;
+/// Values that a step of k takes in a tile of rows that lie side by side.
+const SIDE: usize = MAX_MR.next_multiple_of(16);
 /// Most values of A copied ahead for all tasks; more are copied block by block.
 const MAX_COPY: usize = 4 << 20;
-/// Work of a task (multiply-adds) below which splitting further costs more than it balances; about 20 microseconds.
-const MIN_TASK: usize = 1 << 20;
 
 /// The location of the rows of A.
 #[derive(Clone, Copy)]
@@ -46,8 +45,11 @@ pub(crate) struct Product<'a> {
     pub(crate) kc: usize,
     /// `kc` zeros; only read if some tap is invalid.
     pub(crate) zero: *const f32,
-    /// First panel.
+    /// First panel; not read where there is a source.
     pub(crate) b: *const f32,
+    /// B as it lies in memory, `[k, n]`, where nothing has packed it: each task packs what it multiplies, so that no thread reads
+    /// what another one has written.
+    pub(crate) source: Option<Source>,
     pub(crate) c: COut,
     pub(crate) epilogue: Epilogue<'a>,
     /// The batch index for the hook and the residual.
@@ -60,16 +62,6 @@ pub(crate) struct Product<'a> {
 unsafe impl Send for Product<'_> {}
 // SAFETY: the pointers are used under the promises of the unsafe entry points: good from any thread.
 unsafe impl Sync for Product<'_> {}
-
-/// The number of blocks of rows and of panels of each product.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Grid {
-    products: usize,
-    row_blocks: usize,
-    panel_blocks: usize,
-    /// Groups of row blocks, one for each thread, whose tasks follow each other.
-    groups: usize,
-}
 
 /// Runs `count` products of the same sizes, `make(i)` describing each.
 ///
@@ -99,7 +91,7 @@ pub(crate) unsafe fn run<'a>(
         });
     };
     let strides: Option<Vec<(isize, isize)>> = (0..count).map(|i| make(i).strides()).collect();
-    let (Some(strides), true) = (strides, like.copy_stride(like.n).is_some()) else {
+    let (Some(strides), Copies::Apart(_)) = (strides, like.copies(like.n)) else {
         run_isa(make);
         return Ok(());
     };
@@ -158,17 +150,17 @@ impl Product<'_> {
         matches!(self.c, COut::Scratch) && self.epilogue.hook.is_none()
     }
 
-    fn panels(&self) -> usize {
+    pub(super) fn panels(&self) -> usize {
         self.n.div_ceil(panel_width(self.isa))
     }
 
     /// Tiles of rows.
-    fn tiles(&self) -> usize {
+    pub(super) fn tiles(&self) -> usize {
         if self.cuts.is_empty() { self.m.div_ceil(tile_rows(self.isa)) } else { self.cuts.len() - 1 }
     }
 
     /// The rows of some tiles.
-    fn rows_of(&self, tiles: Range<usize>) -> Range<usize> {
+    pub(super) fn rows_of(&self, tiles: Range<usize>) -> Range<usize> {
         let starts = self.starts();
         starts.of(tiles.start)..starts.of(tiles.end)
     }
@@ -178,7 +170,7 @@ impl Product<'_> {
         Starts { cuts: self.cuts, rows: self.m / tiles, longer: self.m % tiles }
     }
 
-    fn depth(&self) -> usize {
+    pub(super) fn depth(&self) -> usize {
         self.taps.len() * self.kc
     }
 }
@@ -209,70 +201,6 @@ impl Starts<'_> {
             cuts => cuts.partition_point(|c| *c < row),
         }
     }
-}
-
-impl Grid {
-    /// Groups of rows for the threads, where it takes less time that each reads all of B than that each reads all of A and leaves columns of C to
-    /// readers of rows: A and C are in the cache of the core that wrote them, from where another reads them at half of the speed of B.
-    fn row_groups(count: usize, p: &Product<'_>, threads: usize) -> usize {
-        let groups = threads.div_ceil(count);
-        let rows = p.depth() * p.n < p.m * (2 * p.kc + p.n);
-        if rows && groups <= p.tiles() { groups } else { 1 }
-    }
-
-    /// Blocks small enough for the caches, and enough of them for every thread; splits the side whose operand is the
-    /// larger, so that the larger one is read by one thread only.
-    fn choose(count: usize, p: &Product<'_>, threads: usize) -> Grid {
-        let (tiles, panels) = (p.tiles(), p.panels());
-        let nr = panel_width(p.isa);
-        let rows_max = (A_BLOCK / p.depth().clamp(1, KC)).max(2 * MAX_MR);
-        let groups = Grid::row_groups(count, p, threads);
-        let row_blocks = p.m.div_ceil(rows_max).next_multiple_of(groups);
-        let row_blocks = row_blocks.min(tiles / groups * groups);
-        let mut grid = Grid { products: count, row_blocks, panel_blocks: 1, groups };
-        let block_rows = p.m.div_ceil(grid.row_blocks);
-        grid.panel_blocks = (block_rows * p.n).div_ceil(C_BLOCK).clamp(1, panels);
-        let wanted = if threads == 1 { 1 } else { 4 * threads };
-        while grid.tasks() < wanted {
-            let (r, c) = (grid.row_blocks, grid.panel_blocks);
-            let work = p.m.div_ceil(r) * p.n.div_ceil(c) * p.depth();
-            let (can_rows, can_panels) = (2 * r <= tiles, 2 * c <= panels);
-            let must = grid.tasks() < threads;
-            if (!must && work < 2 * MIN_TASK) || !(can_rows || can_panels) {
-                break;
-            }
-            let prefer_panels = p.n.div_ceil(c).max(nr) >= p.m.div_ceil(r);
-            if can_panels && (prefer_panels || !can_rows) {
-                grid.panel_blocks = even_blocks(panels, 2 * c);
-            } else {
-                grid.row_blocks = 2 * r;
-            }
-        }
-        grid
-    }
-
-    fn tasks(&self) -> usize {
-        self.products * self.row_blocks * self.panel_blocks
-    }
-
-    /// Row blocks of a group vary fastest, so that neighbouring tasks share B.
-    fn task(&self, i: usize, p: &Product<'_>) -> (usize, Range<usize>, Range<usize>) {
-        let group_rows = self.row_blocks / self.groups;
-        let (row, rest) = (i % group_rows, i / group_rows);
-        let (panel, rest) = (rest % self.panel_blocks, rest / self.panel_blocks);
-        let (group, product) = (rest % self.groups, rest / self.groups);
-        let row = group * group_rows + row;
-        (
-            product,
-            p.rows_of(part(p.tiles(), self.row_blocks, row)),
-            part(p.panels(), self.panel_blocks, panel),
-        )
-    }
-}
-
-/// The largest number of blocks `<= wanted` whose blocks of panels are equally long where that is near `wanted`.
-fn even_blocks(panels: usize, wanted: usize) -> usize {
-    (wanted.div_ceil(2) + 1..=wanted).rev().find(|b| panels.is_multiple_of(*b)).unwrap_or(wanted)
 }
 
 /// Part `i` of `parts` nearly equal ranges of `0..len`.
@@ -315,18 +243,27 @@ unsafe fn block(p: &Product<'_>, rows: Range<usize>, panels: Range<usize>) {
 unsafe fn block_into(p: &Product<'_>, rows: Range<usize>, cols: Range<usize>, c: *mut f32, ldc: usize) {
     // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
     unsafe {
-        if let (Some(ld), Some(strides)) = (p.copy_stride(cols.len()), p.strides()) {
-            scratch::with(rows.len() * ld, |copy| {
+        match (p.copies(cols.len()), p.strides()) {
+            (Copies::Apart(ld), Some(strides)) => scratch::with(rows.len() * ld, |copy| {
                 p.passes(|pass, taps, k0, kc| {
                     copy_rows(p, strides, &rows, k0, kc, copy, ld);
-                    let a = (copy.cast_const(), ld as isize);
-                    tiles(p, &rows, &cols, &Pass { a: Some(a), taps, k0, kc, ..pass }, c, ldc);
+                    let a = A::Apart(copy.cast_const(), ld as isize);
+                    tiles(p, &rows, &cols, &Pass { a, taps, k0, kc, ..pass }, c, ldc);
                 });
-            });
-        } else {
-            p.passes(|pass, taps, k0, kc| {
+            }),
+            (Copies::Side, Some(strides)) => {
+                let len = p.tiles_of(&rows).len() * SIDE * p.kc.min(KC + KC / 4);
+                scratch::with(len, |copy| {
+                    p.passes(|pass, taps, k0, kc| {
+                        copy_tiles(p, strides, &rows, k0, kc, copy);
+                        let a = A::Side(copy.cast_const());
+                        tiles(p, &rows, &cols, &Pass { a, taps, k0, kc, ..pass }, c, ldc);
+                    });
+                });
+            }
+            _ => p.passes(|pass, taps, k0, kc| {
                 tiles(p, &rows, &cols, &Pass { taps, k0, kc, ..pass }, c, ldc);
-            });
+            }),
         }
         if let Some(hook) = &p.epilogue.hook {
             hook.call(&EpilogueBlock {
@@ -350,8 +287,27 @@ struct Pass {
     kc: usize,
     first: bool,
     last: bool,
-    /// Copied rows of A (k0 first) and their stride.
-    a: Option<(*const f32, isize)>,
+    a: A,
+}
+
+/// The rows of A of a block in one pass.
+#[derive(Clone, Copy)]
+enum A {
+    /// Those of the product.
+    There,
+    /// Copies (k0 first) and their stride.
+    Apart(*const f32, isize),
+    /// Copies tile by tile: for each k the rows side by side.
+    Side(*const f32),
+}
+
+/// How rows of A are copied first.
+enum Copies {
+    No,
+    /// Each by itself, with this stride.
+    Apart(usize),
+    /// Side by side, as they are in memory.
+    Side,
 }
 
 impl Product<'_> {
@@ -374,7 +330,7 @@ impl Product<'_> {
     fn passes(&self, mut f: impl FnMut(Pass, Range<usize>, usize, usize)) {
         let taps = self.taps.len();
         let mut run_isa = |taps: Range<usize>, k0, kc, first, last| {
-            f(Pass { taps: 0..0, k0, kc, first, last, a: None }, taps, k0, kc);
+            f(Pass { taps: 0..0, k0, kc, first, last, a: A::There }, taps, k0, kc);
         };
         if self.depth() == 0 {
             return run_isa(0..0, 0, 0, true, true);
@@ -398,16 +354,22 @@ impl Product<'_> {
         }
     }
 
-    /// The stride of the copy if rows of A must be copied first: where k is not contiguous, or where the row stride
-    /// maps the rows of a tile to so few sets of the first-level cache (64 sets of 64 bytes, 12 ways) that they evict
-    /// each other, unless each row is read once only.
-    fn copy_stride(&self, cols: usize) -> Option<usize> {
-        let (row_stride, col_stride) = self.strides()?;
+    /// The tiles of a block of rows, which begins and ends where tiles do.
+    fn tiles_of(&self, rows: &Range<usize>) -> Range<usize> {
+        let starts = self.starts();
+        starts.tile(rows.start)..starts.tile(rows.end)
+    }
+
+    /// Whether rows of A must be copied first: where k is not contiguous, or where the row stride maps the rows of a tile to so few sets of
+    /// the first-level cache (64 sets of 64 bytes, 12 ways) that they evict each other, unless each row is read once only.
+    fn copies(&self, cols: usize) -> Copies {
+        let Some((row_stride, col_stride)) = self.strides() else { return Copies::No };
         let aliases = row_stride % 1024 == 0 && self.m > 6 && cols > panel_width(self.isa);
-        if col_stride == 1 && !aliases {
-            return None;
+        match (row_stride, col_stride) {
+            (_, 1) if !aliases => Copies::No,
+            (1, stride) if stride != 1 => Copies::Side,
+            _ => Copies::Apart(odd_lines(self.kc.min(KC + KC / 4))),
         }
-        Some(odd_lines(self.kc.min(KC + KC / 4)))
     }
 }
 
@@ -426,6 +388,26 @@ unsafe fn copy_rows(
     unsafe { transpose::copy(src.at(rows.start, k0), rows.len(), kc, dst, ld) };
 }
 
+/// Copies rows of A that are neighbours in memory, tile by tile.
+unsafe fn copy_tiles(
+    p: &Product<'_>,
+    (row, col): (isize, isize),
+    rows: &Range<usize>,
+    k0: usize,
+    kc: usize,
+    dst: *mut f32,
+) {
+    // Steps of k are the rows of the copy.
+    let src = Source { ptr: p.a, row: col, col: row };
+    let (starts, tiles) = (p.starts(), p.tiles_of(rows));
+    for tile in tiles.clone() {
+        let (at, end) = (starts.of(tile), starts.of(tile + 1));
+        let to = dst.wrapping_add((tile - tiles.start) * kc * SIDE);
+        // SAFETY: the rows exist; the copy has `SIDE` values for each tile and step.
+        unsafe { transpose::copy(src.at(k0, at), kc, end - at, to, SIDE) };
+    }
+}
+
 /// The tiles of one pass: panel by panel, so that a panel's slice stays in the first-level cache over all rows, or row
 /// by row where all panels do.
 unsafe fn tiles(
@@ -438,11 +420,7 @@ unsafe fn tiles(
 ) {
     let nr = panel_width(p.isa);
     let padded = matches!(p.rows, Rows::Pixels { valid, .. } if !valid.is_empty());
-    // A block begins and ends where tiles do, which are the same whatever the blocks are.
-    let starts = p.starts();
-    let first = starts.tile(rows.start);
-    let count = starts.tile(rows.end) - first;
-    let slice = (pass.taps.start * p.kc + pass.k0) * nr;
+    let (starts, own) = (p.starts(), p.tiles_of(rows));
     let mut tile = Tile {
         rows: [p.a; MAX_MR],
         valid: [0; MAX_MR],
@@ -458,25 +436,68 @@ unsafe fn tiles(
     let panels = cols.len().div_ceil(nr);
     // A slice of B that fills less than half the first-level cache stays there: then C is better written row by row.
     let rows_outside = pass.taps.len() * pass.kc * panels * nr <= SMALL_B;
-    let (outer, inner) = if rows_outside { (count, panels) } else { (panels, count) };
-    for o in 0..outer {
-        for i in 0..inner {
-            let (panel, row) = if rows_outside { (i, o) } else { (o, i) };
-            let col = cols.start + panel * nr;
-            let r = starts.of(first + row)..starts.of(first + row + 1);
-            let local = r.start - rows.start;
-            if i == 0 || !rows_outside {
-                p.point_rows(&mut tile, r.start, local, r.len(), pass);
+    let (outer, inner) = if rows_outside { (own.len(), panels) } else { (panels, own.len()) };
+    let kept = if rows_outside { panels } else { 1 };
+    scratch::with(p.source.map_or(0, |_| kept * pass.kc * nr), |packed| {
+        for o in 0..outer {
+            for i in 0..inner {
+                let (panel, row) = if rows_outside { (i, o) } else { (o, i) };
+                let col = cols.start + panel * nr;
+                let r = starts.of(own.start + row)..starts.of(own.start + row + 1);
+                let local = r.start - rows.start;
+                tile.to.cols = (cols.end - col).min(nr);
+                let packed = packed.wrapping_add(panel % kept * pass.kc * nr);
+                // SAFETY: the columns exist, and the scratch has a place for each panel that is kept.
+                tile.b = unsafe { p.slice(pass, col, tile.to.cols, packed, row == 0) };
+                tile.to.c = c.wrapping_add(local * ldc + (col - cols.start));
+                tile.to.finish = if pass.last { p.finish(r.start, col) } else { None };
+                // SAFETY: the tile lies inside the block; the kernel is for an instruction set that `PackedB`, the plan or the
+                // call has checked.
+                unsafe {
+                    if let A::Side(a) = pass.a {
+                        let a = a.wrapping_add(row * pass.kc * SIDE);
+                        side_tile(p.isa, r.len(), a, &tile);
+                        continue;
+                    }
+                    if i == 0 || !rows_outside {
+                        p.point_rows(&mut tile, r.start, local, r.len(), pass);
+                    }
+                    tile_fn(p.isa, r.len(), tile.to.cols, padded)(&tile);
+                }
             }
-            tile.b = p.b.wrapping_add((col / nr) * p.depth() * nr + slice);
-            tile.to.cols = (cols.end - col).min(nr);
-            tile.to.c = c.wrapping_add(local * ldc + (col - cols.start));
-            tile.to.finish = if pass.last { p.finish(r.start, col) } else { None };
-            // SAFETY: the tile lies inside the block; the kernel was chosen for an instruction set that `PackedB` or
-            // the plan has checked.
-            unsafe { tile_fn(p.isa, r.len(), tile.to.cols, padded)(&tile) };
         }
+    });
+}
+
+impl Product<'_> {
+    /// A pass's slice of the panel that begins at a column. Where B is not packed it is what `packed` has, and what is put there now where
+    /// it is `fresh`.
+    unsafe fn slice(
+        &self,
+        pass: &Pass,
+        col: usize,
+        cols: usize,
+        packed: *mut f32,
+        fresh: bool,
+    ) -> *const f32 {
+        let nr = panel_width(self.isa);
+        let Some(b) = self.source else {
+            let first = (pass.taps.start * self.kc + pass.k0) * nr;
+            return self.b.wrapping_add((col / nr) * self.depth() * nr + first);
+        };
+        if fresh {
+            // SAFETY: the caller's promise.
+            unsafe { pack_panel(b.at(pass.k0, col), pass.kc, cols, packed, nr) };
+        }
+        packed
     }
+}
+
+/// A tile whose rows of A lie side by side.
+unsafe fn side_tile(isa: Isa, rows: usize, a: *const f32, tile: &Tile) {
+    let runs = [Run { a: 0, b: 0, len: tile.kc }];
+    // SAFETY: the caller's promise.
+    unsafe { outer(isa, rows, &Outer { runs: &runs, a, width: SIDE, b: tile.b, to: tile.to }) }
 }
 
 impl Product<'_> {
@@ -484,18 +505,19 @@ impl Product<'_> {
     #[inline]
     fn point_rows(&self, tile: &mut Tile, row: usize, local: usize, len: usize, pass: &Pass) {
         match (pass.a, self.rows) {
-            (Some((copy, ld)), _) => {
+            (A::Side(_), _) => {}
+            (A::Apart(copy, ld), _) => {
                 for i in 0..len {
                     tile.rows[i] = copy.wrapping_offset((local + i) as isize * ld);
                 }
             }
-            (None, Rows::Strided { row_stride, .. }) => {
+            (A::There, Rows::Strided { row_stride, .. }) => {
                 let a = self.a.wrapping_add(pass.k0);
                 for i in 0..len {
                     tile.rows[i] = a.wrapping_offset((row + i) as isize * row_stride);
                 }
             }
-            (None, Rows::Pixels { offsets, valid }) => {
+            (A::There, Rows::Pixels { offsets, valid }) => {
                 let a = self.a.wrapping_add(pass.k0);
                 for (to, offset) in tile.rows.iter_mut().zip(&offsets[row..row + len]) {
                     *to = a.wrapping_offset(*offset);

@@ -55,6 +55,7 @@ pub(crate) struct Tile {
 }
 
 /// The place of a tile in C, and what happens to its sums.
+#[derive(Clone, Copy)]
 pub(crate) struct Target {
     /// Element (0, 0) of the tile in C.
     pub(crate) c: *mut f32,

@@ -72,7 +72,7 @@ pub struct MatmulStrided<'a> {
     pub a: MatRef,
     /// `[K, N]` of batch entry 0 (a `[N, K]` weight has row stride 1 and column stride K).
     pub b: MatRef,
-    /// Element (0, 0) of batch entry 0 of C.
+    /// Element (0, 0) of batch entry 0 of C; null where the hook takes each block in scratch memory.
     pub c: *mut f32,
     /// Elements between rows of C.
     pub c_row_stride: isize,
@@ -107,6 +107,7 @@ pub unsafe fn matmul_packed(call: &MatmulPacked<'_>) -> Result<(), MicroError> {
         kc: b.k(),
         zero: std::ptr::null(),
         b: b.panels(0),
+        source: None,
         c: call.c,
         epilogue: call.epilogue,
         batch: 0,
@@ -129,7 +130,8 @@ pub unsafe fn matmul_strided(call: &MatmulStrided<'_>) -> Result<(), MicroError>
     if call.entries() == 0 || call.m == 0 || call.n == 0 {
         return Ok(());
     }
-    let skinny = call.m <= skinny::MAX_ROWS && (call.b.row_stride == 1 || call.b.col_stride == 1);
+    let skinny =
+        call.m <= skinny::MAX_ROWS && !call.c.is_null() && (call.b.row_stride == 1 || call.b.col_stride == 1);
     // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
     unsafe {
         if call.c_col_stride == 1 && (call.c_row_stride >= 0 || call.m == 1) {
@@ -180,6 +182,12 @@ impl MatmulStrided<'_> {
         BatchDim::offsets(self.batch, entry)
     }
 
+    /// B of one product.
+    fn source(&self, entry: usize) -> Source {
+        let ptr = self.b.ptr.wrapping_offset(self.offsets(entry).1);
+        Source { ptr, row: self.b.row_stride, col: self.b.col_stride }
+    }
+
     /// Whether all products share one B.
     fn one_b(&self) -> bool {
         self.batch.iter().all(|d| d.b_stride == 0 || d.size == 1)
@@ -188,47 +196,42 @@ impl MatmulStrided<'_> {
 
 /// Most values of B packed at once: a share of the last-level cache, so that packing costs no memory traffic.
 const CHUNK: usize = 2 << 20;
+/// Rows from which on a product packs B for itself, though others have the same one: packing takes a small part of its time then.
+const OWN_ROWS: usize = 128;
 
-/// Packs B chunk by chunk (columns of one product, or several whole products) into this thread's scratch, with all
-/// threads, and multiplies each chunk.
+/// Products that share B, which is packed chunk by chunk into this thread's scratch, with all threads; others, whose tasks pack what
+/// they multiply.
 unsafe fn packing(
     call: &MatmulStrided<'_>,
     scatter: Option<&(dyn Fn(&EpilogueBlock) + Sync)>,
 ) -> Result<(), MicroError> {
     let nr = panel_width(call.isa);
     let panels = call.n.div_ceil(nr);
-    let panel = call.k * nr;
-    let entries = call.entries();
-    let packs = if call.one_b() { 1 } else { entries };
-    let chunk_panels = (CHUNK / panel.max(1)).clamp(1, panels);
-    let chunk_packs = (CHUNK / (panels * panel).max(1)).clamp(1, packs);
-    scratch::with(chunk_packs * chunk_panels * panel, |buf| {
-        for e0 in (0..packs).step_by(chunk_packs) {
-            for p0 in (0..panels).step_by(chunk_panels) {
-                let chunk = Chunk {
-                    call: SharedCall(call),
-                    scatter,
-                    buf,
-                    entries: if packs == 1 { 0..entries } else { e0..(e0 + chunk_packs).min(packs) },
-                    packs: (packs - e0).min(chunk_packs),
-                    panels: p0..(p0 + chunk_panels).min(panels),
-                };
-                // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given; the scratch holds
-                // the chunk.
-                unsafe { chunk.run()? };
-            }
+    let whole = Chunk { call: SharedCall(call), scatter, packed: None, panels: 0..panels };
+    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given; the scratch holds a chunk.
+    unsafe {
+        if call.entries() == 1 || !call.one_b() || call.m >= OWN_ROWS {
+            return whole.multiply();
         }
-        Ok(())
-    })
+        let most = (CHUNK / (call.k * nr).max(1)).clamp(1, panels);
+        scratch::with(most * call.k * nr, |buf| {
+            for first in (0..panels).step_by(most) {
+                let panels = first..(first + most).min(panels);
+                let chunk = Chunk { call: SharedCall(call), scatter, packed: Some(buf), panels };
+                chunk.pack();
+                chunk.multiply()?;
+            }
+            Ok(())
+        })
+    }
 }
 
-/// Some columns of one product, or all columns of several.
+/// Some columns of all products.
 struct Chunk<'a, 'b> {
     call: SharedCall<'a, 'b>,
     scatter: Option<&'a (dyn Fn(&EpilogueBlock) + Sync)>,
-    buf: *mut f32,
-    entries: std::ops::Range<usize>,
-    packs: usize,
+    /// Their panels, where all products have the same; else tasks pack them.
+    packed: Option<*mut f32>,
     panels: std::ops::Range<usize>,
 }
 
@@ -236,52 +239,49 @@ struct Chunk<'a, 'b> {
 unsafe impl Sync for Chunk<'_, '_> {}
 
 impl Chunk<'_, '_> {
-    unsafe fn run(&self) -> Result<(), MicroError> {
-        let per = self.panels.len();
+    unsafe fn multiply(&self) -> Result<(), MicroError> {
+        // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
+        unsafe { driver::run(self.call.0.entries(), &self.product(0), &|i| self.product(i)) }
+    }
+
+    /// Packs the panels.
+    unsafe fn pack(&self) {
+        let Some(packed) = self.packed else { return };
+        let shared = (self, Panels(packed));
+        let (tasks, panel) = (self.panels.len(), self.panel());
         // Packing is a copy: a task should be worth scheduling.
-        let step = (8192 / self.panel()).max(1);
-        let tasks = self.packs * per;
-        team::par_for_work(tasks.div_ceil(step), tasks * self.panel(), &|task| {
+        let step = (8192 / panel.max(1)).max(1);
+        team::par_for_work(tasks.div_ceil(step), tasks * panel, &|task| {
+            let (chunk, panels) = &shared;
+            let (call, nr) = (chunk.call.0, panel_width(chunk.call.0.isa));
             for i in task * step..((task + 1) * step).min(tasks) {
-                // SAFETY: panel `i` of the scratch is this task's own.
-                unsafe { self.pack(i / per, i % per) };
+                let col = (chunk.panels.start + i) * nr;
+                let src = call.source(0).at(0, col);
+                // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given; panel `i` of the
+                // scratch is this task's own.
+                unsafe { pack_panel(src, call.k, (call.n - col).min(nr), panels.0.add(i * panel), nr) };
             }
         });
-        let like = self.product(0);
-        // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
-        unsafe { driver::run(self.entries.len(), &like, &|i| self.product(i)) }
     }
 
+    /// Values of a panel.
     fn panel(&self) -> usize {
-        (self.call.0.k * panel_width(self.call.0.isa)).max(1)
-    }
-
-    unsafe fn pack(&self, pack: usize, panel: usize) {
-        let call = self.call.0;
-        let nr = panel_width(call.isa);
-        let ptr = call.b.ptr.wrapping_offset(call.offsets(self.entries.start + pack).1);
-        let src = Source { ptr, row: call.b.row_stride, col: call.b.col_stride };
-        let col = (self.panels.start + panel) * nr;
-        // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given; the scratch holds `packs *
-        // panels` panels.
-        unsafe {
-            let dst = self.buf.add((pack * self.panels.len() + panel) * call.k * nr);
-            pack_panel(src.at(0, col), call.k, (call.n - col).min(nr), dst, nr);
-        }
+        self.call.0.k * panel_width(self.call.0.isa)
     }
 
     fn product(&self, i: usize) -> Product<'_> {
         let call = self.call.0;
         let nr = panel_width(call.isa);
-        let batch = self.entries.start + i;
-        let (a, _, c) = call.offsets(batch);
+        let (a, _, c) = call.offsets(i);
         let col0 = self.panels.start * nr;
-        let pack = if self.packs == 1 { 0 } else { i };
         let mut epilogue = call.epilogue;
         let mut out = COut::Memory {
             ptr: call.c.wrapping_offset(c).wrapping_add(col0),
             row_stride: call.c_row_stride.unsigned_abs(),
         };
+        if call.c.is_null() {
+            out = COut::Scratch;
+        }
         if let Some(scatter) = self.scatter {
             epilogue.hook = Some(Hook::Closure(scatter));
             out = COut::Scratch;
@@ -296,11 +296,18 @@ impl Chunk<'_, '_> {
             cuts: &[],
             kc: call.k,
             zero: std::ptr::null(),
-            b: self.buf.wrapping_add(pack * self.panels.len() * call.k * nr),
+            b: self.packed.map_or(std::ptr::null(), <*mut f32>::cast_const),
+            source: self.packed.is_none().then(|| call.source(i)),
             c: out,
             epilogue,
-            batch,
+            batch: i,
             col0,
         }
     }
 }
+
+/// Panels that tasks write.
+struct Panels(*mut f32);
+
+// SAFETY: tasks write panels of their own.
+unsafe impl Sync for Panels {}

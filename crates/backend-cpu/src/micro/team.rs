@@ -5,6 +5,8 @@
 //! of some tens of microseconds. So within [`with`] the first loop that is split enlists the pool's other threads; they poll a
 //! counter for the next loop and yield the processor only after some thousand polls without one, as OpenMP runtimes do.
 //!
+//! Under [`hosted`] the other threads are not the pool's but those of the OpenMP runtime that the process has (`openmp`).
+//!
 //! Who leads a loop never waits for a thread to wake up: it works on the tasks itself, and waits for those helpers alone that
 //! have begun some. A helper that comes too late finds nothing to do.
 //!
@@ -13,6 +15,7 @@
 //! that another core has written take several times as long to read.
 
 use std::cell::{Cell, RefCell};
+use std::ffi::c_void;
 use std::ops::Range;
 use std::ptr;
 use std::sync::Arc;
@@ -21,6 +24,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use smallvec::SmallVec;
 
 use super::driver::part;
+use super::openmp::OpenMp;
 
 /// Iterations of the polling loop before a helper begins to yield between polls (about 100 microseconds).
 const SPIN: u32 = 4000;
@@ -81,18 +85,26 @@ struct Team {
     enlisted: AtomicBool,
     /// No loop will follow: helpers leave, and those that come late stay out.
     closed: AtomicBool,
+    /// Whether the helpers are an OpenMP region, which the leader's thread ends.
+    region: AtomicBool,
 }
 
 thread_local! {
     /// The team that this thread leads.
     static LEADS: RefCell<Option<Arc<Team>>> = const { RefCell::new(None) };
+    /// The threads of loops that this thread leads, if helpers are those of the OpenMP runtime; else 0.
+    static HOSTED: Cell<usize> = const { Cell::new(0) };
     /// Set on helpers and inside loops: a nested loop runs on its own thread.
     static IN_PARALLEL: Cell<bool> = const { Cell::new(false) };
 }
 
 /// How many threads a loop started here may use.
 pub fn threads() -> usize {
-    if IN_PARALLEL.get() { 1 } else { rayon::current_num_threads() }
+    match (IN_PARALLEL.get(), HOSTED.get()) {
+        (true, _) => 1,
+        (_, 0) => rayon::current_num_threads(),
+        (_, threads) => threads,
+    }
 }
 
 /// Whether this thread leads a team.
@@ -161,6 +173,28 @@ pub fn with<R>(body: impl FnOnce() -> R) -> R {
     body()
 }
 
+/// Runs `body` on the calling thread, with `threads - 1` threads of the process's OpenMP runtime for its loops; `None` where the process
+/// has none. They are kept ready as by [`with`] if `several` loops follow. In a child of a fork such threads are missing: do not call it there.
+pub fn hosted<R>(threads: usize, several: bool, body: impl FnOnce() -> R) -> Option<R> {
+    OpenMp::loaded()?;
+    let _restores = Unhosted(HOSTED.replace(threads));
+    Some(if several { with(body) } else { body() })
+}
+
+/// To be called before a fork by the thread that does it.
+pub fn before_fork() {
+    OpenMp::release();
+}
+
+/// Resets the number, also on a panic.
+struct Unhosted(usize);
+
+impl Drop for Unhosted {
+    fn drop(&mut self) {
+        HOSTED.set(self.0);
+    }
+}
+
 /// Runs `body` on the calling thread alone: its loops are not split.
 pub fn alone<R>(body: impl FnOnce() -> R) -> R {
     let _guard = Restore(IN_PARALLEL.replace(true));
@@ -174,6 +208,10 @@ impl Drop for Closes<'_> {
     fn drop(&mut self) {
         LEADS.with_borrow_mut(|leads| leads.take_if(|team| Arc::ptr_eq(team, self.0)));
         self.0.closed.store(true, Ordering::Release);
+        if let Some(openmp) = OpenMp::loaded().filter(|_| self.0.region.load(Ordering::Relaxed)) {
+            // SAFETY: this thread, which led the team, has started the region.
+            unsafe { openmp.end() };
+        }
     }
 }
 
@@ -184,10 +222,7 @@ impl Team {
         self.current.store(ptr::from_ref(work).cast_mut().cast(), Ordering::Release);
         self.epoch.fetch_add(1, Ordering::SeqCst);
         if !self.enlisted.swap(true, Ordering::Relaxed) {
-            for number in 1..threads {
-                let team = Arc::clone(self);
-                rayon::spawn(move || team.help(number));
-            }
+            self.enlist(threads);
         }
         let guard = Restore(IN_PARALLEL.replace(true));
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work.work(0)));
@@ -205,6 +240,20 @@ impl Team {
             !work.panicked.load(Ordering::Relaxed),
             "a task of a parallel loop panicked on another thread"
         );
+    }
+
+    /// Sends for helpers.
+    fn enlist(self: &Arc<Self>, threads: usize) {
+        if let Some(openmp) = OpenMp::loaded().filter(|_| HOSTED.get() > 0) {
+            self.region.store(true, Ordering::Relaxed);
+            // SAFETY: the leader, this thread, ends the region before it lets go of the team (`Closes`); `help` catches panics.
+            unsafe { openmp.start(helper, Arc::as_ptr(self).cast_mut().cast(), threads) };
+            return;
+        }
+        for number in 1..threads {
+            let team = Arc::clone(self);
+            rayon::spawn(move || team.help(number));
+        }
     }
 
     /// The loop of helper `number`: polls for loops until the team closes.
@@ -234,6 +283,13 @@ impl Team {
         }
         drop(guard);
     }
+}
+
+/// A thread of a region.
+unsafe extern "C" fn helper(team: *mut c_void) {
+    let number = OpenMp::loaded().map_or(0, OpenMp::thread);
+    // SAFETY: the leader keeps the team until the region has ended.
+    unsafe { &*team.cast::<Team>() }.help(number);
 }
 
 /// Waits a moment: a pause instruction at first, the scheduler after [`SPIN`] iterations.

@@ -26,13 +26,53 @@ pub(crate) unsafe fn copy(src: Source, rows: usize, cols: usize, dst: *mut f32, 
     // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
     unsafe {
         if src.col == 1 {
-            for i in 0..rows {
-                std::ptr::copy_nonoverlapping(src.at(i, 0).ptr, dst.add(i * ld), cols);
-            }
+            lines(src, rows, cols, dst, ld);
         } else if src.row == 1 {
             transposed(src, rows, cols, dst, ld);
         } else {
             elements(src, 0..rows, 0..cols, dst, ld);
+        }
+    }
+}
+
+/// Rows of at most this many values are copied without a call for each, which would take longer than the copy.
+const SHORT: usize = 64;
+
+/// Rows by which the source is fetched ahead: the processor's own prefetchers do not follow distances of kilobytes.
+#[cfg(target_arch = "x86_64")]
+const AHEAD: usize = 16;
+
+/// `src.col == 1`: rows of the source are contiguous.
+unsafe fn lines(src: Source, rows: usize, cols: usize, dst: *mut f32, ld: usize) {
+    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given; the instruction set is
+    // detected.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        if cols <= SHORT && is_x86_feature_detected!("avx512f") {
+            return lines_avx512(src, rows, cols, dst, ld);
+        }
+        for i in 0..rows {
+            std::ptr::copy_nonoverlapping(src.at(i, 0).ptr, dst.add(i * ld), cols);
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+unsafe fn lines_avx512(src: Source, rows: usize, cols: usize, dst: *mut f32, ld: usize) {
+    use std::arch::x86_64::*;
+    let mask = |at: usize| if cols - at < 16 { (1u16 << (cols - at)) - 1 } else { u16::MAX };
+    for i in 0..rows {
+        let (from, to) = (src.at(i, 0).ptr, dst.wrapping_add(i * ld));
+        let ahead = src.at(i + AHEAD, 0).ptr;
+        for j in (0..cols).step_by(16) {
+            // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given; the mask keeps every
+            // access inside the row.
+            unsafe {
+                _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(j).cast());
+                let v = _mm512_maskz_loadu_ps(mask(j), from.add(j));
+                _mm512_mask_storeu_ps(to.add(j), mask(j), v);
+            }
         }
     }
 }
@@ -66,6 +106,10 @@ unsafe fn transposed(src: Source, rows: usize, cols: usize, dst: *mut f32, ld: u
     }
 }
 
+/// Values of a cache line.
+#[cfg(target_arch = "x86_64")]
+const LINE: usize = 16;
+
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 unsafe fn transposed_avx2(src: Source, rows: usize, cols: usize, dst: *mut f32, ld: usize) {
@@ -75,6 +119,13 @@ unsafe fn transposed_avx2(src: Source, rows: usize, cols: usize, dst: *mut f32, 
         let (rows8, cols8) = (rows / 8 * 8, cols / 8 * 8);
         for i in (0..rows8).step_by(8) {
             for j in (0..cols8).step_by(8) {
+                if i % LINE == 0 {
+                    // Of each column the line after next.
+                    for c in 0..8 {
+                        let ahead = src.at(i + 2 * LINE, j + c).ptr;
+                        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(ahead.cast());
+                    }
+                }
                 block8(src.at(i, j), dst.add(i * ld + j), ld);
             }
         }

@@ -12,6 +12,7 @@ mod lanes;
 mod lower;
 mod share;
 mod split;
+mod spread;
 mod tile;
 
 use ir_core::{Atom, DType, Scalar, SymExpr};

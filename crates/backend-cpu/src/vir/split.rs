@@ -3,6 +3,7 @@
 //! addresses are computed. Kernels with reductions or scans are not split, because their order of summation must not
 //! change.
 
+use super::spread::spread;
 use ir_core::{Atom, DType, Shape, SymExpr};
 use kernel_ir::{
     BodyBuilder, Inst, InstKind, LoopBounds, LoopKernel, Program, ScalarOp, Stage, StoreMode, Val,
@@ -13,11 +14,12 @@ const MAX_PARTS: usize = 64;
 /// Elements that a part has on average; with fewer, starting the parts costs as much as the masks.
 const MIN_PART: i64 = 256;
 
-/// The kernel's parts, which together are equivalent to it; the kernel itself where there is nothing to gain.
+/// The kernel's parts, which together are equivalent to it; the kernel itself where there is nothing to gain, with inner loops that
+/// indices divide made two.
 pub fn split(program: &Program, kernel: &LoopKernel) -> Vec<LoopKernel> {
     match boxes(program, kernel) {
         Some(boxes) => boxes.iter().map(|b| part(program, kernel, b)).collect(),
-        None => vec![kernel.clone()],
+        None => vec![spread(program, kernel)],
     }
 }
 

@@ -1,5 +1,5 @@
 //! Kernels that are split where a comparison of their indices changes: that the parts have no masks left where none are
-//! needed, and that together they do what the whole does.
+//! needed, and that together they do what the whole does. Inner loops that indices divide.
 
 // A helper of tests may fail as a test does.
 #![allow(clippy::unwrap_used)]
@@ -7,7 +7,9 @@
 use crate::common::*;
 use backend_cpu::vir::split;
 use ir_core::{DType, Shape, SymExpr};
-use kernel_ir::{BodyBuilder, BufId, InstKind, LoopKernel, ScalarOp, Stage, Step, StoreMode, Val};
+use kernel_ir::{
+    AccDecl, AccId, BodyBuilder, BufId, InstKind, LoopKernel, ReduceOp, ScalarOp, Stage, Step, StoreMode, Val,
+};
 
 fn idx(e: impl IntoIterator<Item = SymExpr>) -> Shape {
     e.into_iter().collect()
@@ -160,4 +162,55 @@ fn what_adds_up_and_what_is_small_stays_whole() {
     assert_eq!(build(4, StoreMode::Write), 1);
     assert_eq!(build(400, StoreMode::Write), 3);
     assert_eq!(build(400, StoreMode::Add), 1);
+}
+
+/// A reduction of a matrix `[rows, 120]` by columns, where the matrix is a view of `[3, 15, 17, 40]`; `index` gives the place of an element from
+/// row and column. The inner loops that it is made of.
+fn by_divided_rows(op: ReduceOp, rows: i64, index: impl Fn(SymExpr, SymExpr) -> Shape) -> Shape {
+    let mut b = Build::default();
+    let sizes = [3, 15, 17, 40];
+    let x = b.input(DType::F32, shape(&sizes));
+    let place = op == ReduceOp::ArgMax;
+    let dtype = if place { DType::I64 } else { DType::F32 };
+    let y = b.output(dtype, shape(&[120]));
+    let mut body = BodyBuilder::new();
+    let v = body.load(x, DType::F32, index(i(1), i(0)));
+    let position = place.then(|| body.index(i(1)));
+    body.reduce(AccId(0), v, position);
+    let mut done = BodyBuilder::new();
+    let r = done.acc(AccId(0), dtype);
+    done.store(y, idx([i(0)]), r, StoreMode::Write);
+    let inner = [shape(&[rows]), shape(&[])];
+    let stages = inner.into_iter().zip([body, done]).map(|(inner, b)| Stage { inner, insts: b.finish() });
+    b.kernel(shape(&[120]), vec![AccDecl { op, dtype: DType::F32 }], stages.collect());
+    let Some(Step::Loop(k)) = b.program.steps.last() else { unreachable!() };
+    let made = split(&b.program, k);
+    assert_eq!(made.len(), 1);
+    let program = b.finish();
+    let inputs = [ramp(DType::F32, &sizes, 0.25)];
+    let want = evaluate(&program, &inputs, &[]);
+    let text = program.to_string();
+    let got = run(program, &inputs);
+    assert_close(&got[0], &want[0], 16.0, 1e-4, &text);
+    made[0].stages[0].inner.clone()
+}
+
+#[test]
+fn an_inner_loop_that_indices_divide_is_two() {
+    let view = |row: SymExpr, column: SymExpr| {
+        let (time, width) = (n(17), n(40));
+        idx([column.floor_div(&width), row.floor_div(&time), row.modulo(&time), column.modulo(&width)])
+    };
+    for op in [ReduceOp::Sum, ReduceOp::Max, ReduceOp::ArgMax] {
+        assert_eq!(by_divided_rows(op, 255, view), shape(&[15, 17]));
+        // Loops of which no whole number of turns is done stay as they are.
+        assert_eq!(by_divided_rows(op, 250, view), shape(&[250]));
+    }
+    // Twice: rows that go through three dimensions.
+    let three = |row: SymExpr, column: SymExpr| {
+        let (time, width) = (n(17), n(40));
+        let rest = row.floor_div(&time);
+        idx([rest.floor_div(&n(15)), rest.modulo(&n(15)), row.modulo(&time), column.modulo(&width)])
+    };
+    assert_eq!(by_divided_rows(ReduceOp::Sum, 765, three), shape(&[3, 15, 17]));
 }

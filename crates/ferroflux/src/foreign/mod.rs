@@ -323,6 +323,13 @@ fn store(code: &Code, new: Value, old: &mut Value) -> Result<(), Error> {
     }
 }
 
+/// To be called by the thread that is about to fork the process: threads of other runtimes that have helped it are ended, since the child
+/// would wait for them.
+pub fn before_fork() {
+    #[cfg(feature = "cpu")]
+    backend_cpu::before_fork();
+}
+
 /// Tells that this process is the child of a fork: linked backends make threads of their own there.
 pub fn after_fork() {
     #[cfg(feature = "cpu")]

@@ -260,6 +260,7 @@ impl<'a> Call<'a> {
             kc: read.kc,
             zero: read.zero.ptr(),
             b: self.b.panels(group),
+            source: None,
             c,
             epilogue: *self.epilogue,
             batch: image,

@@ -298,14 +298,33 @@ fn few_rows_match_f64_in_both_layouts() {
 }
 
 #[test]
-fn large_weight_is_packed_in_chunks() {
-    // 4 Mi values of B: more than one chunk of columns.
-    check_large(9, 8200, 520);
+fn long_sums_match_f64_in_all_layouts() {
+    // Sums of several passes over k, A and B as they are or turned.
+    for isa in isas() {
+        for layout in 0..16 {
+            check_strided(isa, (31, 70, 1000), [layout / 4, layout % 4, 0], layout % 3 == 0);
+        }
+    }
 }
 
-fn check_large(m: usize, n: usize, k: usize) {
-    let (a, b) = (Mat::new(0, 1, m, k), Mat::new(1, 2, k, n));
-    let mut c = vec![0.0f32; m * n];
+#[test]
+fn large_weight_is_packed_in_chunks() {
+    // 4 Mi values of B: more than one chunk of columns where two products share it.
+    check_large(9, 8200, 520, 1);
+    check_large(9, 8200, 520, 2);
+}
+
+fn check_large(m: usize, n: usize, k: usize, entries: usize) {
+    let a: Vec<Mat> = (0..entries as u64).map(|e| Mat::new(0, 1 + e, m, k)).collect();
+    let b = Mat::new(1, 5, k, n);
+    let all: Vec<f32> = a.iter().flat_map(|a| a.data.clone()).collect();
+    let mut c = vec![0.0f32; entries * m * n];
+    let batch = [BatchDim {
+        size: entries,
+        a_stride: a[0].data.len() as isize,
+        b_stride: 0,
+        c_stride: (m * n) as isize,
+    }];
     // SAFETY: the operands are as large as described.
     unsafe {
         matmul_strided(&MatmulStrided {
@@ -313,18 +332,73 @@ fn check_large(m: usize, n: usize, k: usize) {
             m,
             n,
             k,
-            a: a.view(),
+            a: MatRef { ptr: all.as_ptr(), ..a[0].view() },
             b: b.view(),
             c: c.as_mut_ptr(),
             c_row_stride: n as isize,
             c_col_stride: 1,
-            batch: &[],
+            batch: &batch,
             epilogue: Epilogue::default(),
         })
         .unwrap();
     }
-    for (i, j) in [(0, 0), (m - 1, n - 1), (3, n / 2), (5, 4096), (m - 1, 4031)] {
-        assert_close(c[i * n + j], &reference(&a, &b, k, i, j), &format!("({i}, {j})"));
+    for (e, a) in a.iter().enumerate() {
+        for (i, j) in [(0, 0), (m - 1, n - 1), (3, n / 2), (5, 4096), (m - 1, 4031)] {
+            let got = c[e * m * n + i * n + j];
+            assert_close(got, &reference(a, &b, k, i, j), &format!("entry {e} ({i}, {j})"));
+        }
+    }
+}
+
+/// Two products whose hook is given blocks in scratch memory and stores them.
+fn check_scratch(isa: Isa, (m, n, k): (usize, usize, usize), layouts: [usize; 2]) {
+    let (a, b) = (Mat::new(layouts[0], 1, m, k), Mat::new(layouts[1], 2, k, n));
+    let mut c = vec![0.0f32; 2 * m * n];
+    let place = c.as_mut_ptr() as usize;
+    let store = |block: &EpilogueBlock| {
+        for i in block.row0..block.row1 {
+            for j in block.col0..block.col1 {
+                let at = (block.batch * m + i) * n + j;
+                // SAFETY: blocks are parts of C that do not overlap, and are readable.
+                unsafe {
+                    let from = block.ptr.add((i - block.row0) * block.row_stride + j - block.col0);
+                    *(place as *mut f32).add(at) += *from;
+                }
+            }
+        }
+    };
+    // SAFETY: both products read the same operands, and C is the hook's.
+    unsafe {
+        matmul_strided(&MatmulStrided {
+            isa,
+            m,
+            n,
+            k,
+            a: a.view(),
+            b: b.view(),
+            c: std::ptr::null_mut(),
+            c_row_stride: n as isize,
+            c_col_stride: 1,
+            batch: &[BatchDim { size: 2, a_stride: 0, b_stride: 0, c_stride: (m * n) as isize }],
+            epilogue: Epilogue { hook: hook(&store), ..Epilogue::default() },
+        })
+        .unwrap();
+    }
+    for (at, got) in c.iter().enumerate() {
+        let (i, j) = (at / n % m, at % n);
+        let what = format!("scratch {isa:?} m {m} n {n} k {k} {layouts:?} ({i}, {j})");
+        assert_close(*got, &reference(&a, &b, k, i, j), &what);
+    }
+}
+
+#[test]
+fn a_hook_takes_blocks_in_scratch() {
+    for isa in isas() {
+        for layout in 0..4 {
+            check_scratch(isa, (4, 33, 20), [layout, 1 - layout % 2]);
+            check_scratch(isa, (33, 70, 500), [layout, layout % 2]);
+            check_scratch(isa, (150, 40, 60), [layout, 1 - layout % 2]);
+        }
     }
 }
 

@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::super::{
-    COut, ConvPlan, ConvShape, Epilogue, Isa, MatRef, MatmulPacked, PackedB, Strides5, matmul_packed, team,
+    COut, ConvPlan, ConvShape, Epilogue, Isa, MatRef, MatmulPacked, MatmulStrided, PackedB, Strides5,
+    matmul_packed, matmul_strided, team,
 };
 use super::{isas, random};
 
@@ -69,14 +70,41 @@ fn product(isa: Isa, [m, n, k]: [usize; 3], threads: usize) -> Vec<f32> {
     c
 }
 
+/// The same with operands that are packed in the call, both turned.
+fn turned_product(isa: Isa, [m, n, k]: [usize; 3], threads: usize) -> Vec<f32> {
+    let (a, b) = (random(1, m * k), random(2, k * n));
+    let mut c = vec![0.0; m * n];
+    let run = |c: &mut [f32]| {
+        let call = MatmulStrided {
+            isa,
+            m,
+            n,
+            k,
+            a: MatRef { ptr: a.as_ptr(), row_stride: 1, col_stride: m as isize },
+            b: MatRef { ptr: b.as_ptr(), row_stride: 1, col_stride: k as isize },
+            c: c.as_mut_ptr(),
+            c_row_stride: n as isize,
+            c_col_stride: 1,
+            batch: &[],
+            epilogue: Epilogue::default(),
+        };
+        // SAFETY: the operands are as large as the sizes say.
+        unsafe { matmul_strided(&call) }.unwrap();
+    };
+    pool(threads).install(|| team::with(|| run(&mut c)));
+    c
+}
+
 #[test]
 fn products_do_not_depend_on_threads() {
     for isa in isas() {
         // Few rows beyond whole tiles, cut by rows and by columns.
         for sizes in [[43, 64, 2000], [57, 33, 1500], [29, 640, 300], [15, 700, 300], [7, 300, 400]] {
-            let alone = product(isa, sizes, 1);
+            let (alone, turned) = (product(isa, sizes, 1), turned_product(isa, sizes, 1));
             for threads in [2, 3, 5, 8] {
                 assert!(alone == product(isa, sizes, threads), "{isa:?} {sizes:?} on {threads} threads");
+                let found = turned_product(isa, sizes, threads);
+                assert!(turned == found, "turned {isa:?} {sizes:?} on {threads} threads");
             }
         }
     }
