@@ -6,7 +6,8 @@ use ir_core::DType;
 use kernel_ir::{ExternCall, Operand, Program};
 
 use super::memory::Block;
-use super::staged::{self, Ready, single};
+use super::operand::{Ready, single};
+use super::staged;
 use super::template::View;
 use super::{Call, ExecError};
 use crate::micro::{self, Isa, RowValues, Tensor4, team};

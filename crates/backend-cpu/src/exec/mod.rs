@@ -16,6 +16,7 @@ mod listing;
 mod loop_op;
 mod memory;
 mod narrow;
+mod operand;
 mod packs;
 mod prepare;
 mod quantized;

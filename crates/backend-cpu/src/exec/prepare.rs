@@ -231,7 +231,7 @@ fn conv(program: &mut Program, c: &Conv, jobs: &mut Jobs) -> Result<Op, ExecErro
     }
     if !is_f32(program, &[c.input.buf, c.weight.buf], c.acc) || !window {
         if is_staged(program, &[c.input.buf, c.weight.buf], c.acc) && window && c.acc == DType::F32 {
-            return Ok(Op::Staged(Box::new(StagedOp::conv(program, c, jobs)?), 0));
+            return pixels(program, c, pixels_of(c, rank), jobs);
         }
         let k = fallback::conv(program, c);
         return loop_op(program, &k, jobs);
@@ -240,6 +240,11 @@ fn conv(program: &mut Program, c: &Conv, jobs: &mut Jobs) -> Result<Op, ExecErro
     if let Some(direct) = recognise(program, &c.epilogue, &walk) {
         return Ok(Op::Conv(ConvOp::new(program, c, Finish::Direct(Box::new(direct)), None), 0));
     }
+    pixels(program, c, walk, jobs)
+}
+
+/// A convolution with a generated epilogue.
+fn pixels(program: &Program, c: &Conv, walk: Walk, jobs: &mut Jobs) -> Result<Op, ExecError> {
     let (finish, tall) = match tall(program, &c.epilogue) {
         Some((body, walk, tall)) => (hook(program, &c.name, &body, walk, jobs)?, Some(tall)),
         None => (hook(program, &c.name, &c.epilogue, walk, jobs)?, None),

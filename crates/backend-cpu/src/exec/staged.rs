@@ -1,32 +1,30 @@
-//! Templates in dtypes that the hand-written kernels do not read or finish: 16-bit floats and `f64`. Operands of 16 bits
-//! are converted to `f32` at each call (constant weights of products and convolutions once, when they are bound: they are
-//! kept in the layout of their kernel), the result goes to temporary memory, and the epilogue is a loop kernel over it.
+//! Products and attention in dtypes that the hand-written kernels do not read or finish: 16-bit floats and `f64`. Operands of 16 bits
+//! are converted to `f32` at each call (constant weights of products once, when they are bound: they are kept in the layout of their
+//! kernel), the result goes to temporary memory, and the epilogue is a loop kernel over it.
 //!
-//! Transposed convolutions and those in `f64` are not implemented here.
+//! Convolutions are not here: those of 16-bit floats are in `template`, those in `f64` in `fallback`.
 
 use std::marker::PhantomData;
 
-use half::slice::HalfFloatSliceExt;
-use half::{bf16, f16};
 use ir_core::{DType, SymExpr};
 use kernel_ir::{
-    Attention, BufId, Buffer, Conv, Epilogue, Inst, InstKind, LoopKernel, Matmul, Program, Stage, Storage,
+    Attention, BufId, Buffer, Epilogue, Inst, InstKind, LoopKernel, Matmul, Program, Stage, Storage,
 };
 
 use super::jobs::Jobs;
 use super::loop_op::LoopOp;
 use super::memory::Block;
+use super::operand::{Ready, single};
 use super::packs::Packed;
-use super::template::{View, conv_shape, flattens, is_constant, strides5, sums_place};
+use super::template::{View, flattens, is_constant, sums_place};
 use super::{Buffers, Call, ExecError};
-use crate::micro::{self, BatchDim, COut, ConvPlan, ConvWeights, Isa, MatRef, PackedB, Strides5, team};
+use crate::micro::{self, BatchDim, COut, Isa, MatRef, PackedB};
 use crate::vir::lower_kernel;
 use kernel_ir::runtime::Sizes;
 
 /// Operands and operation.
 enum Kind {
     Matmul { flat: bool },
-    Conv(Box<Conv>),
     Attention { causal: bool, scale: f64, sums: Option<View> },
 }
 
@@ -82,21 +80,6 @@ impl StagedOp {
         let strides = row_major(&m.epilogue.ranges);
         let parts = Parts { name: &m.name, origins: &m.origins, acc: m.acc, epilogue: &m.epilogue, strides };
         let op = StagedOp::new(program, parts, Kind::Matmul { flat: flattens(m) }, operands.into(), jobs)?;
-        Ok(StagedOp { packs, ..op })
-    }
-
-    /// A convolution that is not transposed, in `f32`; its result is channels-last.
-    pub(super) fn conv(program: &mut Program, c: &Conv, jobs: &mut Jobs) -> Result<Self, ExecError> {
-        let operands = [&c.input, &c.weight].map(|o| (View::new(program, o), program.buffers[o.buf].dtype));
-        let ranges = &c.epilogue.ranges;
-        let mut strides = row_major(ranges);
-        for s in &mut strides[2..] {
-            *s = &*s * &ranges[1];
-        }
-        strides[1] = SymExpr::ONE;
-        let parts = Parts { name: &c.name, origins: &c.origins, acc: c.acc, epilogue: &c.epilogue, strides };
-        let packs = is_constant(program, &c.weight);
-        let op = StagedOp::new(program, parts, Kind::Conv(Box::new(c.clone())), operands.into(), jobs)?;
         Ok(StagedOp { packs, ..op })
     }
 
@@ -182,14 +165,6 @@ impl StagedOp {
                 };
                 packed.map(|p| Some(Packed::Matmul(p))).map_err(self.refused())
             }
-            Kind::Conv(conv) => {
-                let (input, out) = (s.all(&self.operands[0].0.sizes)?, s.all(&self.ranges)?);
-                let weight = self.single(buffers, s, 1)?;
-                let strides = s.all(&self.operands[0].0.strides)?;
-                // The packed form does not depend on the image's size; with invalid hints it is done at the call.
-                let plan = conv_plan(conv, (&input, &strides), &weight.sizes, &out);
-                Ok(plan.ok().map(|plan| Packed::Conv(weights(&plan, &weight))))
-            }
             Kind::Attention { .. } => Ok(None),
         }
     }
@@ -210,7 +185,6 @@ impl StagedOp {
                 Some(Packed::Matmul(b)) => self.matmul_packed(call, b, result.cast())?,
                 _ => self.matmul_f32(call, *flat, result.cast())?,
             },
-            Kind::Conv(conv) => self.conv_f32(call, conv, packed, &out, result.cast())?,
             Kind::Attention { causal, scale, sums } if self.wide => {
                 let results = (result.cast(), sums_place(sums.as_ref(), call)?);
                 self.attention_f64(call, *causal, *scale, &out, results)?;
@@ -310,32 +284,6 @@ impl StagedOp {
         Ok(())
     }
 
-    fn conv_f32(
-        &self,
-        call: &Call<'_>,
-        conv: &Conv,
-        packed: Option<&Packed>,
-        out: &[i64],
-        c: *mut f32,
-    ) -> Result<(), ExecError> {
-        let s = call.sizes;
-        let input = self.single(call.buffers, s, 0)?;
-        let window = s.all(&self.operands[1].0.sizes)?;
-        let plan = conv_plan(conv, (&input.sizes, &input.strides), &window, out).map_err(self.refused())?;
-        let epilogue = micro::Epilogue::default();
-        // SAFETY: operands lie inside of their buffers or are copies; the result has memory of its own.
-        let done = unsafe {
-            match packed {
-                Some(Packed::Conv(weights)) => plan.run(input.ptr, weights, c, &epilogue),
-                _ => {
-                    let weight = self.single(call.buffers, s, 1)?;
-                    plan.run_with(input.ptr, (weight.ptr, weight_strides(&weight)), c, &epilogue)
-                }
-            }
-        };
-        done.map_err(self.refused())
-    }
-
     fn attention_f32(
         &self,
         call: &Call<'_>,
@@ -432,133 +380,6 @@ impl StagedOp {
         Ok(())
     }
 }
-
-/// The plan of a convolution of an input of these sizes and strides; its result is channels-last.
-fn conv_plan(
-    conv: &Conv,
-    (input, strides): (&[i64], &[i64]),
-    window: &[i64],
-    out: &[i64],
-) -> Result<ConvPlan, micro::MicroError> {
-    let shape = conv_shape(conv, input, window, out);
-    let mut spatial = [1; 3];
-    for (to, from) in spatial[5 - out.len()..].iter_mut().zip(&out[2..]) {
-        *to = *from as usize;
-    }
-    let output = Strides5::channels_last(out[1] as usize, spatial);
-    ConvPlan::new(Isa::best(), shape, strides5(strides), output)
-}
-
-fn weight_strides(weight: &Ready<'_, f32>) -> [isize; 5] {
-    let w = strides5(&weight.strides);
-    [w.n, w.c, w.d, w.h, w.w]
-}
-
-fn weights(plan: &ConvPlan, weight: &Ready<'_, f32>) -> ConvWeights {
-    // SAFETY: the weight lies inside of its buffer, by the program's promise, or is a copy.
-    unsafe { plan.pack_weights(weight.ptr, weight_strides(weight)) }
-}
-
-/// A view with these sizes and strides in `f32`.
-pub(super) fn single<'a>(
-    view: &View,
-    dtype: DType,
-    buffers: &Buffers,
-    s: &Sizes,
-    (sizes, strides): (Vec<i64>, Vec<i64>),
-) -> Result<Ready<'a, f32>, ExecError> {
-    match dtype {
-        DType::BF16 => converted(view.ptr::<bf16>(buffers, s)?, &sizes, &strides),
-        DType::F16 => converted(view.ptr::<f16>(buffers, s)?, &sizes, &strides),
-        _ => {
-            let ptr = view.ptr::<f32>(buffers, s)?;
-            Ok(Ready { ptr, sizes, strides, copy: None, operand: PhantomData })
-        }
-    }
-}
-
-/// An operand in the form that a kernel takes.
-pub(super) struct Ready<'a, T> {
-    pub(super) ptr: *const T,
-    pub(super) sizes: Vec<i64>,
-    pub(super) strides: Vec<i64>,
-    /// Keeps a converted operand alive.
-    #[allow(dead_code)]
-    copy: Option<Block>,
-    operand: PhantomData<&'a T>,
-}
-
-impl<T> Ready<'_, T> {
-    /// Strides of an operand with four dimensions.
-    pub(super) fn four(&self) -> [isize; 4] {
-        [0, 1, 2, 3].map(|d| self.strides[d] as isize)
-    }
-}
-
-/// Converts an operand of 16-bit floats to dense `f32`; broadcast dimensions stay broadcast.
-fn converted<'a, T: Half>(
-    from: *const T,
-    sizes: &[i64],
-    strides: &[i64],
-) -> Result<Ready<'a, f32>, ExecError> {
-    let mut extent: Vec<i64> =
-        sizes.iter().zip(strides).map(|(n, s)| if *s == 0 { (*n).min(1) } else { *n }).collect();
-    let mut dense = vec![1i64; sizes.len()];
-    for d in (1..sizes.len()).rev() {
-        dense[d - 1] = dense[d] * extent[d];
-    }
-    let count = extent.iter().product::<i64>() as usize;
-    let block = Block::new(count * size_of::<f32>())?;
-    let to = block.ptr().cast::<f32>();
-    let (row, step) = (extent.pop().unwrap_or(1) as usize, strides.last().copied().unwrap_or(1) as isize);
-    let rows = count / row.max(1);
-    let (from, to_address) = (from as usize, to as usize);
-    team::par_for_work(rows, count, &|r| {
-        let (mut rest, mut at) = (r as i64, 0isize);
-        for d in (0..extent.len()).rev() {
-            at += (rest % extent[d] * strides[d]) as isize;
-            rest /= extent[d];
-        }
-        let source = (from as *const T).wrapping_offset(at);
-        let target = (to_address as *mut f32).wrapping_add(r * row);
-        // SAFETY: the row lies inside of the operand, by the program's promise, and its copy inside of the block.
-        unsafe { T::widen(source, step, target, row) };
-    });
-    let strides = dense.iter().zip(strides).map(|(n, s)| if *s == 0 { 0 } else { *n }).collect();
-    Ok(Ready { ptr: to, sizes: sizes.to_vec(), strides, copy: Some(block), operand: PhantomData })
-}
-
-/// A 16-bit float.
-trait Half: Copy + Send + Sync {
-    /// Converts `n` values that are `step` apart.
-    ///
-    /// # Safety
-    /// The values must be readable and as many at `to` writable.
-    unsafe fn widen(from: *const Self, step: isize, to: *mut f32, n: usize);
-}
-
-macro_rules! half {
-    ($($ty:ident)*) => {$(
-        impl Half for $ty {
-            unsafe fn widen(from: *const $ty, step: isize, to: *mut f32, n: usize) {
-                if step == 1 {
-                    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
-                    let from = unsafe { std::slice::from_raw_parts(from, n) };
-                    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
-                    let to = unsafe { std::slice::from_raw_parts_mut(to, n) };
-                    from.convert_to_f32_slice(to);
-                    return;
-                }
-                for i in 0..n {
-                    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
-                    unsafe { *to.add(i) = (*from.offset(i as isize * step)).to_f32() };
-                }
-            }
-        }
-    )*};
-}
-
-half! { bf16 f16 }
 
 /// The geometry of a product with a row-major result.
 struct Product {

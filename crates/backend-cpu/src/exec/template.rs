@@ -1,4 +1,5 @@
-//! Matrix products, convolutions and attention through the hand-written kernels.
+//! Matrix products, convolutions and attention through the hand-written kernels of `f32`; convolutions also of 16-bit floats, whose input is
+//! converted first.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,6 +11,7 @@ use smallvec::SmallVec;
 use super::finish::Direct;
 use super::jobs::Function;
 use super::memory::Block;
+use super::operand::{Ready, converted_strides, single};
 use super::tall::Tall;
 use super::{Buffers, Call, ExecError};
 use crate::clif::EpilogueContext;
@@ -235,6 +237,8 @@ pub(super) struct ConvOp {
     conv: Conv,
     input: View,
     weight: View,
+    /// Of input and weight: what is no `f32` is converted, a constant weight when it is packed.
+    dtypes: [DType; 2],
     pub(super) finish: Finish,
     /// Set where the lanes of a generated epilogue are pixels.
     tall: Option<Tall>,
@@ -281,6 +285,7 @@ impl ConvOp {
             name: conv.name.clone(),
             input: View::new(program, &conv.input),
             weight: View::new(program, &conv.weight),
+            dtypes: [&conv.input, &conv.weight].map(|o| program.buffers[o.buf].dtype),
             packs: is_constant(program, &conv.weight),
             conv: conv.clone(),
             finish,
@@ -312,25 +317,28 @@ impl ConvOp {
             }
             Finish::Hook(_) => Strides5::channels_last(out[1] as usize, spatial),
         };
-        let input = strides5(&s.all(&self.input.strides)?);
-        let plan = ConvPlan::new(Isa::best(), shape, input, output).map_err(|e| self.refused(e))?;
+        let strides = s.all(&self.input.strides)?;
+        let strides =
+            if self.dtypes[0] == DType::F32 { strides } else { converted_strides(&input, &strides) };
+        let plan =
+            ConvPlan::new(Isa::best(), shape, strides5(&strides), output).map_err(|e| self.refused(e))?;
         let plan = Arc::new(plan);
         plans.insert(s.clone(), plan.clone());
         Ok(plan)
     }
 
-    /// The weight and its strides.
-    fn weight(&self, buffers: &Buffers, s: &Sizes) -> Result<(*const f32, [isize; 5]), ExecError> {
-        let strides = s.all(&self.weight.strides)?;
-        let [d, h, w] = triple(&strides[2..], 0).map(|x| x as isize);
-        Ok((self.weight.ptr(buffers, s)?, [strides[0] as isize, strides[1] as isize, d, h, w]))
+    /// An operand in `f32`.
+    fn single(&self, operand: usize, buffers: &Buffers, s: &Sizes) -> Result<Ready<'_, f32>, ExecError> {
+        let view = [&self.input, &self.weight][operand];
+        let layout = (s.all(&view.sizes)?, s.all(&view.strides)?);
+        single(view, self.dtypes[operand], buffers, s, layout)
     }
 
     /// Packs the constant weight at the given sizes.
     pub(super) fn pack(&self, buffers: &Buffers, s: &Sizes) -> Result<ConvWeights, ExecError> {
-        let ((ptr, strides), plan) = (self.weight(buffers, s)?, self.plan(s)?);
-        // SAFETY: the weight lies inside of its buffer, by the program's promise.
-        Ok(unsafe { plan.pack_constant(ptr, strides) })
+        let (weight, plan) = (self.single(1, buffers, s)?, self.plan(s)?);
+        // SAFETY: the weight lies inside of its buffer, by the program's promise, or is a copy.
+        Ok(unsafe { plan.pack_constant(weight.ptr, weight.five()) })
     }
 
     pub(super) fn run(&self, call: &Call<'_>, packed: Option<&ConvWeights>) -> Result<(), ExecError> {
@@ -340,44 +348,41 @@ impl ConvOp {
             return Ok(());
         }
         let plan = self.plan(s)?;
-        let input = self.input.ptr(call.buffers, s)?;
+        let input = self.single(0, call.buffers, s)?;
+        let finished = |output: *mut f32, epilogue: &micro::Epilogue<'_>| {
+            // SAFETY: operands lie inside of their buffers or are copies, and the plan gives the output memory of its own.
+            let done = unsafe {
+                match packed {
+                    Some(weights) => plan.run(input.ptr, weights, output, epilogue),
+                    None => {
+                        let weight = self.single(1, call.buffers, s)?;
+                        plan.run_with(input.ptr, (weight.ptr, weight.five()), output, epilogue)
+                    }
+                }
+            };
+            done.map_err(|e| self.refused(e))
+        };
         let table = self.finish.table(call);
         let context = call.context(&table);
         let generated = match &self.finish {
-            Finish::Direct(_) => None,
-            Finish::Hook(f) => {
-                Some(Hook::Raw { f: call.code.epilogue(f.number), ctx: (&raw const context).cast() })
-            }
-        };
-        let lines = self.tall.map(|t| t.lines(&out));
-        let turned = |block: &EpilogueBlock| {
-            if let (Some(lines), Some(hook)) = (&lines, &generated) {
-                // SAFETY: the kernels hand over blocks of their own; the context's tables outlive the call.
-                unsafe { lines.call(hook, block) };
-            }
-        };
-        let (epilogue, output) = match &self.finish {
             Finish::Direct(d) => {
                 // SAFETY: columns lie inside of their buffers by the program's promise.
                 let epilogue = unsafe { d.epilogue(call.buffers, s, out[1] as usize)? };
-                (epilogue, d.out.ptr(call.buffers, s)?)
+                return finished(d.out.ptr(call.buffers, s)?, &epilogue);
             }
-            Finish::Hook(_) => {
-                let (hook, blocks) = match self.tall {
-                    Some(tall) => (Some(Hook::Closure(&turned)), tall.blocks()),
-                    None => (generated, micro::Blocks::Wide),
-                };
-                (micro::Epilogue { hook, blocks, ..micro::Epilogue::default() }, std::ptr::null_mut())
+            Finish::Hook(f) => {
+                Hook::Raw { f: call.code.epilogue(f.number), ctx: (&raw const context).cast() }
             }
         };
-        // SAFETY: operands lie inside of their buffers, and the plan gives the output memory of its own.
-        let done = unsafe {
-            match packed {
-                Some(weights) => plan.run(input, weights, output, &epilogue),
-                None => plan.run_with(input, self.weight(call.buffers, s)?, output, &epilogue),
-            }
+        let Some(tall) = self.tall else {
+            let epilogue = micro::Epilogue { hook: Some(generated), ..micro::Epilogue::default() };
+            return finished(std::ptr::null_mut(), &epilogue);
         };
-        done.map_err(|e| self.refused(e))
+        let lines = tall.lines(&out);
+        // SAFETY: the kernels hand over blocks of their own; the context's tables outlive the call.
+        let turned = |block: &EpilogueBlock| unsafe { lines.call(&generated, block) };
+        let (hook, blocks) = (Some(Hook::Closure(&turned)), tall.blocks());
+        finished(std::ptr::null_mut(), &micro::Epilogue { hook, blocks, ..micro::Epilogue::default() })
     }
 }
 

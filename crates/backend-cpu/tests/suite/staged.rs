@@ -5,7 +5,7 @@
 #![allow(clippy::unwrap_used)]
 #![allow(missing_docs)]
 use crate::common::*;
-use ir_core::{DType, Scalar, SymExpr};
+use ir_core::{DType, Scalar, Shape, SymExpr};
 use kernel_ir::{
     Attention, BodyBuilder, BufId, Const, Conv, Epilogue, InstKind, Matmul, Operand, Program, ScalarOp, Step,
     Storage, StoreMode,
@@ -31,12 +31,17 @@ fn acc(dtype: DType) -> DType {
 
 /// `template + 1`, stored in the operands' dtype.
 fn plus_one(b: &mut Build, dtype: DType, sizes: &[i64]) -> Epilogue {
+    plus_one_in(b, dtype, sizes, ir_core::contiguous_strides(&shape(sizes)))
+}
+
+/// The same in memory with these strides.
+fn plus_one_in(b: &mut Build, dtype: DType, sizes: &[i64], strides: Shape) -> Epilogue {
     let mut body = BodyBuilder::new();
     let v = body.push(acc(dtype), InstKind::Template);
     let one = body.constant(1.0, acc(dtype));
     let v = body.op(ScalarOp::Add, &[v, one]);
     let v = body.cast(v, dtype);
-    let y = b.output(dtype, shape(sizes));
+    let y = b.output_strided(dtype, shape(sizes), strides);
     body.store(y, (0..sizes.len() as u32).map(i).collect(), v, StoreMode::Write);
     Epilogue { ranges: shape(sizes), insts: body.finish() }
 }
@@ -116,47 +121,67 @@ fn products_with_batches_shared_and_transposed_operands() {
 
 #[test]
 fn convolutions_with_strides_padding_and_groups() {
-    let (n, c, o, hw, stride, pad, groups) = (2i64, 4i64, 6i64, 7i64, 2i64, 1i64, 2i64);
+    // Sizes of the last one are such that constant weights are transformed.
+    for (sizes, stride, groups) in [
+        ([2, 4, 6, 7], 2, 2),
+        ([3, 6, 36, 5], 1, 3),
+        ([2, 8, 8, 9], 1, 8),
+        ([1, 5, 70, 19], 2, 1),
+        ([1, 32, 40, 18], 1, 1),
+    ] {
+        for dtype in DTYPES {
+            convolution(dtype, sizes, (stride, groups), false);
+            convolution(dtype, sizes, (stride, groups), true);
+        }
+    }
+}
+
+/// A window of 3×3 on images of `hw` × `hw`, in memory by pixels of channels where `last`.
+fn convolution(dtype: DType, [n, c, o, hw]: [i64; 4], (stride, groups): (i64, i64), last: bool) {
+    let pad = 1;
     let out = (hw + 2 * pad - 3) / stride + 1;
     let (xs, ws, ys) = ([n, c, hw, hw], [o, c / groups, 3, 3], [n, o, out, out]);
-    for dtype in DTYPES {
-        let mut b = Build::default();
-        let (x, w) = (b.input(dtype, shape(&xs)), b.input(dtype, shape(&ws)));
-        let (input, weight) = (operand(&b, x), operand(&b, w));
-        let epilogue = plus_one(&mut b, dtype, &ys);
-        b.program.steps.push(Step::Conv(Conv {
-            name: "conv".into(),
-            origins: vec![],
-            input,
-            weight,
-            stride: vec![stride; 2],
-            padding: vec![(pad, pad); 2],
-            dilation: vec![1; 2],
-            groups,
-            transposed: false,
-            acc: acc(dtype),
-            zero: 0,
-            epilogue,
-        }));
-        let inputs = [data(dtype, &xs, 3), data(dtype, &ws, 4)];
-        let mut raw = Vec::new();
-        for point in 0..n * o * out * out {
-            let (x, y, oc, g) =
-                (point % out, point / out % out, point / (out * out) % o, point / (out * out * o));
-            let mut sum = 0.0;
-            for (ic, p, q) in
-                (0..c / groups).flat_map(|ic| (0..3).flat_map(move |p| (0..3).map(move |q| (ic, p, q))))
-            {
-                let (iy, ix) = (y * stride + p - pad, x * stride + q - pad);
-                if (0..hw).contains(&iy) && (0..hw).contains(&ix) {
-                    let channel = oc / (o / groups) * (c / groups) + ic;
-                    sum += at(&inputs[0], &xs, &[g, channel, iy, ix]) * at(&inputs[1], &ws, &[oc, ic, p, q]);
-                }
+    let strides = |[_, c, h, w]: [i64; 4]| match last {
+        true => shape(&[c * h * w, 1, w * c, c]),
+        false => shape(&[c * h * w, h * w, w, 1]),
+    };
+    let mut b = Build::default();
+    let (x, w) = (b.input_strided(dtype, shape(&xs), strides(xs)), b.input(dtype, shape(&ws)));
+    let (input, weight) = (operand(&b, x), operand(&b, w));
+    let epilogue = plus_one_in(&mut b, dtype, &ys, strides(ys));
+    b.program.steps.push(Step::Conv(Conv {
+        name: "conv".into(),
+        origins: vec![],
+        input,
+        weight,
+        stride: vec![stride; 2],
+        padding: vec![(pad, pad); 2],
+        dilation: vec![1; 2],
+        groups,
+        transposed: false,
+        acc: acc(dtype),
+        zero: 0,
+        epilogue,
+    }));
+    let inputs = [data(dtype, &xs, 3), data(dtype, &ws, 4)];
+    let mut raw = Vec::new();
+    for point in 0..n * o * out * out {
+        let (x, y, oc, g) =
+            (point % out, point / out % out, point / (out * out) % o, point / (out * out * o));
+        let mut sum = 0.0;
+        for (ic, p, q) in
+            (0..c / groups).flat_map(|ic| (0..3).flat_map(move |p| (0..3).map(move |q| (ic, p, q))))
+        {
+            let (iy, ix) = (y * stride + p - pad, x * stride + q - pad);
+            if (0..hw).contains(&iy) && (0..hw).contains(&ix) {
+                let channel = oc / (o / groups) * (c / groups) + ic;
+                sum += at(&inputs[0], &xs, &[g, channel, iy, ix]) * at(&inputs[1], &ws, &[oc, ic, p, q]);
             }
-            raw.push(sum);
         }
-        check(b, dtype, &ys, &inputs, &raw, "convolution");
+        raw.push(sum);
     }
+    let what = format!("convolution {ys:?} of {groups} groups, channels last {last},");
+    check(b, dtype, &ys, &inputs, &raw, &what);
 }
 
 #[test]

@@ -59,6 +59,14 @@ impl Narrow {
     }
 }
 
+/// Whether this processor multiplies `bf16` at a higher rate than `f32`.
+pub fn bf16_pays() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return x86::dots_pay();
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
 /// The instructions that multiply these numbers.
 fn unit(numbers: Narrow, isa: Isa) -> Result<Unit, MicroError> {
     isa.require()?;
