@@ -25,6 +25,7 @@ mod lru;
 mod mode;
 mod node;
 mod piece;
+mod places;
 mod random;
 mod recomputed;
 mod record;

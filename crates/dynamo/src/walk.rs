@@ -3,14 +3,13 @@
 
 use std::sync::Arc;
 
-use fx_ir::{Arg, Graph, InputKind, OriginId, Symbol, ValueId, ValueType};
-use ir_core::{DType, EntityId, Scalar, SymExpr, TensorMeta};
-use prims::{Op, OpError};
-use rustc_hash::FxHashMap;
-
 use crate::body::{self, Outs};
 use crate::key::Key;
 use crate::node::{Call, Kind, Operand, Value};
+use crate::places::Places;
+use fx_ir::{Arg, Graph, InputKind, OriginId, Symbol, ValueId, ValueType};
+use ir_core::{DType, EntityId, Scalar, SymExpr, TensorMeta};
+use prims::{Op, OpError};
 
 type Id = (*const Call, u32);
 
@@ -18,9 +17,11 @@ type Id = (*const Call, u32);
 pub(crate) struct Walk {
     /// In an order in which they can run.
     pub(crate) calls: Vec<Arc<Call>>,
+    /// Those of each call, which reading takes a lock for.
+    operands: Vec<Arc<Vec<Operand>>>,
     pub(crate) leaves: Vec<Value>,
-    place: FxHashMap<*const Call, usize>,
-    leaf: FxHashMap<Id, usize>,
+    place: Places<*const Call>,
+    leaf: Places<Id>,
     /// For every call how many operands of the others are its results.
     pub(crate) uses: Vec<usize>,
     ends: fn(&Value) -> bool,
@@ -33,19 +34,19 @@ impl Walk {
     pub(crate) fn new(roots: &[Value], ends: fn(&Value) -> bool, same: fn(&Value) -> &Value) -> Walk {
         let mut walk = Walk {
             calls: Vec::new(),
+            operands: Vec::new(),
             leaves: Vec::new(),
-            place: FxHashMap::default(),
-            leaf: FxHashMap::default(),
+            place: Places::default(),
+            leaf: Places::default(),
             uses: Vec::new(),
             ends,
             same,
         };
         roots.iter().for_each(|root| walk.visit(root));
-        for call in &walk.calls {
-            let operands = call.operands();
+        for operands in &walk.operands {
             let mut count = |v: &Value| {
                 // What is read through an alias is held by the alias, which the program may hold too.
-                if let Some(&at) = walk.place.get(&Arc::as_ptr(&v.call)) {
+                if let Some(at) = walk.place.get(&Arc::as_ptr(&v.call)) {
                     walk.uses[at] += 1;
                 }
             };
@@ -58,15 +59,16 @@ impl Walk {
     fn visit(&mut self, root: &Value) {
         enum Task {
             Enter(Value),
-            Leave(Arc<Call>),
+            Leave(Arc<Call>, Arc<Vec<Operand>>),
         }
         let mut tasks = vec![Task::Enter(root.clone())];
         while let Some(task) = tasks.pop() {
             let value = match task {
-                Task::Leave(call) => {
+                Task::Leave(call, operands) => {
                     let at = self.calls.len();
                     if self.place.insert(Arc::as_ptr(&call), at) == Some(usize::MAX) {
                         self.calls.push(call);
+                        self.operands.push(operands);
                         self.uses.push(0);
                     }
                     continue;
@@ -74,14 +76,14 @@ impl Walk {
                 Task::Enter(value) => (self.same)(&value).clone(),
             };
             if (self.ends)(&value) {
-                let next = self.leaves.len();
-                if *self.leaf.entry(value.id()).or_insert(next) == next {
+                if self.leaf.get(&value.id()).is_none() {
+                    self.leaf.insert(value.id(), self.leaves.len());
                     self.leaves.push(value);
                 }
                 continue;
             }
             let address = Arc::as_ptr(&value.call);
-            if self.place.contains_key(&address) {
+            if self.place.get(&address).is_some() {
                 continue;
             }
             // Marks it as entered; the place follows when its operands are there.
@@ -92,7 +94,7 @@ impl Walk {
                 Kind::Operator { key, .. } => key.clone(),
                 _ => None,
             };
-            tasks.push(Task::Leave(call));
+            tasks.push(Task::Leave(call, Arc::clone(&operands)));
             let first = tasks.len();
             tasks.extend(key.map(Task::Enter));
             operands.iter().for_each(|o| o.for_each_value(&mut |v| tasks.push(Task::Enter(v.clone()))));
@@ -117,22 +119,25 @@ impl Walk {
 
     /// The floats among the arguments of operators, in the order of the calls.
     pub(crate) fn floats(&self) -> Vec<f64> {
-        let operators = self.calls.iter().filter(|c| matches!(c.kind, Kind::Operator { .. }));
-        operators
-            .flat_map(|c| c.operands().iter().filter_map(Operand::as_float).collect::<Vec<_>>())
-            .collect()
+        let operators = self.each_call().filter(|(c, _)| matches!(c.kind, Kind::Operator { .. }));
+        operators.flat_map(|(_, operands)| operands.iter().filter_map(Operand::as_float)).collect()
+    }
+
+    /// The calls with their operands.
+    fn each_call(&self) -> impl Iterator<Item = (&Arc<Call>, &[Operand])> {
+        self.calls.iter().zip(self.operands.iter().map(|list| &list[..]))
     }
 
     fn structure(&self, mut key: Key, any_float: bool) -> Key {
         key.number(self.leaves.len() as u64);
-        for call in &self.calls {
+        for (call, operands) in self.each_call() {
             key.kind(&call.kind);
             if let Kind::Operator { key: Some(own), .. } = &call.kind {
                 self.reference(&mut key, own);
             }
             let any_float = any_float && matches!(call.kind, Kind::Operator { .. });
             let put = if any_float { Key::operand_class } else { Key::operand };
-            for operand in call.operands().iter() {
+            for operand in operands {
                 put(&mut key, operand, &mut |key, v| self.reference(key, v));
             }
         }
@@ -143,9 +148,9 @@ impl Walk {
     fn reference(&self, key: &mut Key, v: &Value) {
         let v = (self.same)(v);
         match (self.leaf.get(&v.id()), self.place.get(&Arc::as_ptr(&v.call))) {
-            (Some(leaf), _) => key.number(*leaf as u64),
+            (Some(leaf), _) => key.number(leaf as u64),
             (None, Some(place)) => {
-                key.number((1 << 40) + *place as u64);
+                key.number((1 << 40) + place as u64);
                 key.number(v.out.into());
             }
             (None, None) => key.number(u64::MAX),
@@ -154,7 +159,7 @@ impl Walk {
 
     /// The number of a call; `None` where it is not among them.
     pub(crate) fn place_of(&self, value: &Value) -> Option<usize> {
-        self.place.get(&Arc::as_ptr(&(self.same)(value).call)).copied()
+        self.place.get(&Arc::as_ptr(&(self.same)(value).call))
     }
 
     /// The calls as a graph of prims whose placeholders are the leaves; also the results of every call. Dimensions of leaves
@@ -192,11 +197,11 @@ impl Walk {
         }
         let mut results: Vec<Outs> = Vec::with_capacity(self.calls.len());
         let mut floats = Floats::default();
-        for (n, call) in self.calls.iter().enumerate() {
+        for (n, (call, operands)) in self.each_call().enumerate() {
             let id = |v: &Value, results: &[Outs]| self.id(v, &leaves, results);
             let missing = || OpError::Invalid { op: name.into(), what: "an operand was released".into() };
             let mut args: Vec<Arg> = Vec::new();
-            for operand in call.operands().iter() {
+            for operand in operands {
                 let value = &mut |v: &Value| id(v, &results).ok_or_else(missing);
                 args.push(operand.to_arg(value, &|size| size.hint().into())?);
             }
@@ -226,9 +231,9 @@ impl Walk {
     fn id(&self, v: &Value, leaves: &[ValueId], results: &[Outs]) -> Option<ValueId> {
         let v = (self.same)(v);
         match self.leaf.get(&v.id()) {
-            Some(&leaf) => leaves.get(leaf).copied(),
+            Some(leaf) => leaves.get(leaf).copied(),
             None => {
-                let place = *self.place.get(&Arc::as_ptr(&v.call))?;
+                let place = self.place.get(&Arc::as_ptr(&v.call))?;
                 results.get(place)?.get(v.out as usize).copied()
             }
         }

@@ -102,7 +102,11 @@ fn beside_its_archive(
     let compiled = compile(move |x: Tensor| model.forward(&x)).freeze(true).fullgraph(true).build().unwrap();
     let mut best = [f64::INFINITY; 2];
     no_grad(|| {
-        for _ in 0..8 {
+        // Calls of small networks are many: the fastest of a few says little of them.
+        let begin = std::time::Instant::now();
+        let mut rounds = 0;
+        while rounds < 8 || begin.elapsed() < std::time::Duration::from_millis(500) {
+            rounds += 1;
             for (n, best) in best.iter_mut().enumerate() {
                 let start = std::time::Instant::now();
                 let y = match n {
@@ -110,7 +114,9 @@ fn beside_its_archive(
                     _ => compiled.call(input.into()).unwrap().to_host().unwrap(),
                 };
                 *best = best.min(start.elapsed().as_secs_f64() * 1e3);
-                check(name, &y, golden);
+                if rounds <= 8 {
+                    check(name, &y, golden);
+                }
             }
         }
     });
