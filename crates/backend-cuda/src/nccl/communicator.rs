@@ -2,7 +2,7 @@
 //! which goes through the device, and end before the call returns or the time limit has passed.
 
 use std::ffi::{c_int, c_void};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
 use cudarc::driver::{result, sys};
@@ -10,6 +10,7 @@ use kernel_ir::{CollectiveOp, Combine};
 use plugin_sdk::{BlockExchange, Communicator, DType, PluginError, Stream};
 
 use super::api::{Api, Comm, CudaStream, UniqueId};
+use super::mailbox::Mailboxes;
 use super::peers::Peers;
 use super::{deadline, driver, gone};
 
@@ -20,7 +21,10 @@ const PAUSE: Duration = Duration::from_micros(20);
 
 /// A device's primary context.
 #[derive(Clone, Copy)]
-pub(super) struct Context(sys::CUcontext);
+pub(super) struct Context {
+    raw: sys::CUcontext,
+    ordinal: i32,
+}
 
 // SAFETY: the primary context is kept for the life of the process, and every thread makes it current before it is used.
 unsafe impl Send for Context {}
@@ -34,17 +38,31 @@ impl Context {
         let device = result::device::get(ordinal).map_err(|e| driver("cuDeviceGet", e))?;
         // SAFETY: the device was given by the driver; the context is kept for the life of the process.
         let context = unsafe { result::primary_ctx::retain(device) };
-        Ok(Context(context.map_err(|e| driver("cuDevicePrimaryCtxRetain", e))?))
+        Ok(Context { raw: context.map_err(|e| driver("cuDevicePrimaryCtxRetain", e))?, ordinal })
     }
 
-    fn enter(self) -> Result<(), PluginError> {
+    /// The number of its device.
+    pub(super) fn ordinal(self) -> i32 {
+        self.ordinal
+    }
+
+    /// Where it is, for others of the process.
+    pub(super) fn address(self) -> u64 {
+        self.raw.addr() as u64
+    }
+
+    pub(super) fn enter(self) -> Result<(), PluginError> {
         // SAFETY: the context is kept for the life of the process.
-        unsafe { result::ctx::set_current(self.0) }.map_err(|e| driver("cuCtxSetCurrent", e))
+        unsafe { result::ctx::set_current(self.raw) }.map_err(|e| driver("cuCtxSetCurrent", e))
     }
 }
 
 /// A communicator's handle; null once it was aborted.
-struct Handle(Mutex<Raw>);
+struct Handle {
+    raw: Mutex<Raw>,
+    /// Of its ranks, where they have them.
+    mailboxes: OnceLock<Mailboxes>,
+}
 
 #[derive(Clone, Copy)]
 struct Raw(Comm);
@@ -55,7 +73,7 @@ unsafe impl Send for Raw {}
 
 impl Handle {
     fn lock(&self) -> MutexGuard<'_, Raw> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.raw.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -92,8 +110,9 @@ impl Shared {
         let _ = self.context.enter();
         let give_up = deadline(STUCK);
         for handle in handles.iter().filter_map(Weak::upgrade) {
+            handle.mailboxes.get().into_iter().for_each(Mailboxes::end);
             let raw = loop {
-                match handle.0.try_lock() {
+                match handle.raw.try_lock() {
                     Ok(mut raw) => break std::mem::replace(&mut *raw, Raw(std::ptr::null_mut())),
                     Err(TryLockError::Poisoned(raw)) => {
                         break std::mem::replace(&mut *raw.into_inner(), Raw(std::ptr::null_mut()));
@@ -117,7 +136,7 @@ impl Shared {
     }
 
     fn adopt(&self, raw: Comm) -> Arc<Handle> {
-        let handle = Arc::new(Handle(Mutex::new(Raw(raw))));
+        let handle = Arc::new(Handle { raw: Mutex::new(Raw(raw)), mailboxes: OnceLock::new() });
         self.state().handles.push(Arc::downgrade(&handle));
         handle
     }
@@ -196,7 +215,30 @@ impl Rank {
         let handle = shared.adopt(raw);
         let stream = OwnStream::new(context)?;
         peers.watch(rank, &shared);
-        Ok(Rank { shared, handle, rank, size, stream, _peers: Arc::new(peers) })
+        Rank { shared, handle, rank, size, stream, _peers: Arc::new(peers) }.with_mailboxes()
+    }
+
+    /// Agrees with the other ranks whether small exchanges go by mailboxes.
+    fn with_mailboxes(self) -> Result<Rank, PluginError> {
+        let gather = |own: &[u8]| {
+            let mut all = vec![0; own.len() * self.size];
+            let exchange = BlockExchange {
+                op: CollectiveOp::AllGather,
+                dtype: DType::U8,
+                count: own.len(),
+                send: own.as_ptr(),
+                receive: all.as_mut_ptr(),
+                stream: Stream::DEFAULT,
+                step: "mailboxes",
+            };
+            // SAFETY: the operand is one block of the host, the result one for each rank.
+            unsafe { self.through_device(&exchange) }.map(|()| all)
+        };
+        let made = Mailboxes::meet(self.shared.context, (self.rank, self.size), &gather)?;
+        if let Some(made) = made {
+            let _ = self.handle.mailboxes.set(made);
+        }
+        Ok(self)
     }
 
     /// Puts an exchange of device memory on a stream.
@@ -215,6 +257,10 @@ impl Rank {
         let comm = self.handle.lock();
         if comm.0.is_null() {
             return self.shared.check();
+        }
+        if let Some(mailboxes) = self.handle.mailboxes.get().filter(|_| Mailboxes::takes(e)) {
+            // SAFETY: the caller's guarantee is passed on unchanged.
+            return unsafe { mailboxes.put(e, (send, receive), stream) };
         }
         let call = Call { api, comm: comm.0, stream, rank: self.rank, size: self.size };
         // SAFETY: the caller's guarantee is passed on unchanged.
@@ -287,14 +333,15 @@ impl Communicator for Rank {
             api.check("ncclCommUserRank", (api.user_rank)(raw, &mut rank)).map_err(gone)?;
         }
         drop(own);
-        Ok(Box::new(Rank {
+        let rank = Rank {
             handle: self.shared.adopt(raw),
             shared: Arc::clone(&self.shared),
             rank: rank as usize,
             size: size as usize,
             stream: OwnStream::new(context)?,
             _peers: Arc::clone(&self._peers),
-        }))
+        };
+        Ok(Box::new(rank.with_mailboxes()?))
     }
 
     unsafe fn start(&self, e: &BlockExchange<'_>) -> Result<u64, PluginError> {

@@ -8,6 +8,7 @@
 
 mod api;
 mod communicator;
+mod mailbox;
 mod peers;
 
 use std::collections::HashMap;

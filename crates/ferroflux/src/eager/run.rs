@@ -18,6 +18,10 @@ use crate::{Error, Options};
 /// Pieces that are kept. A training loop has a handful; shapes that vary make one each.
 const KEPT: usize = 512;
 
+/// Exact sizes and floats for which the form that serves them is remembered: few, because a loop over many sizes forgets
+/// one at every turn, which looks at all of them.
+const SERVED: usize = 64;
+
 /// A recorded chain is computed at this length even if no value is wanted, so that a loop does not grow without bound.
 pub(super) const LONGEST: u32 = 512;
 
@@ -45,8 +49,17 @@ pub(crate) fn force(values: &[Value]) -> Result<(), Error> {
 /// Compiled pieces: by their exact sizes and floats, by their structure with these floats, and by their structure alone.
 struct Pieces {
     exact: Lru<PieceKey, Arc<CompiledFunc>>,
+    /// For exact sizes and floats the form for several that serves them. Apart from `exact`, which is all that has its code.
+    served: Lru<PieceKey, Served>,
     classes: Lru<PieceKey, Arc<Mutex<Class>>>,
     schedules: Lru<PieceKey, Arc<Mutex<Schedule>>>,
+}
+
+/// The code that serves exact sizes and floats, and what it takes behind the tensors.
+#[derive(Clone)]
+struct Served {
+    code: Arc<CompiledFunc>,
+    given: Vec<HostTensor>,
 }
 
 /// The pieces of one structure.
@@ -81,7 +94,12 @@ const KEPT_FORMS: usize = 8;
 
 impl Pieces {
     fn none() -> Pieces {
-        Pieces { exact: Lru::new(KEPT), classes: Lru::new(KEPT), schedules: Lru::new(KEPT) }
+        Pieces {
+            exact: Lru::new(KEPT),
+            served: Lru::new(SERVED),
+            classes: Lru::new(KEPT),
+            schedules: Lru::new(KEPT),
+        }
     }
 }
 
@@ -95,27 +113,41 @@ fn pieces() -> MutexGuard<'static, Pieces> {
 /// so are floats inputs that have had several values.
 fn compiled(piece: &Piece, inputs: &mut Vec<HostTensor>) -> Result<Arc<CompiledFunc>, Error> {
     let key = piece.key();
-    if let Some(found) = pieces().exact.get(key) {
-        return Ok(found);
+    {
+        let mut pieces = pieces();
+        if let Some(found) = pieces.exact.get(key) {
+            return Ok(found);
+        }
+        if let Some(Served { code, given }) = pieces.served.get(key) {
+            inputs.extend(given);
+            return Ok(code);
+        }
     }
+    let tensors = inputs.len();
+    if let Some(code) = of_class(piece, inputs) {
+        let served = Served { code: Arc::clone(&code), given: inputs[tensors..].to_vec() };
+        pieces().served.insert(key.clone(), served);
+        return Ok(code);
+    }
+    let (graph, _) = graph(piece, &|_, _| false, &|_| false)?;
+    let made = code(graph)?;
+    pieces().exact.insert(key.clone(), Arc::clone(&made));
+    Ok(made)
+}
+
+/// A form for several sizes or floats.
+fn of_class(piece: &Piece, inputs: &mut Vec<HostTensor>) -> Option<Arc<CompiledFunc>> {
     let floats = piece.floats();
     if !floats.is_empty() {
         let schedule = known(&mut pieces().schedules, piece.class(true));
         let mut schedule = schedule.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) = schedule.form(piece, &floats, inputs) {
-            return Ok(found);
+            return Some(found);
         }
     }
     let class = known(&mut pieces().classes, piece.class(false));
     let mut class = class.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(found) = class.form(piece, &floats, &|_| false, inputs) {
-        return Ok(found);
-    }
-    drop(class);
-    let (graph, _) = graph(piece, &|_, _| false, &|_| false)?;
-    let made = code(graph)?;
-    pieces().exact.insert(key.clone(), Arc::clone(&made));
-    Ok(made)
+    class.form(piece, &floats, &|_| false, inputs)
 }
 
 /// What is known of a key, which may be nothing yet.
