@@ -1,17 +1,18 @@
 //! Waits for exchanges as late as possible: a step that exchanges data between ranks only starts it, and a wait stands before
 //! the first step that needs the result or overwrites the operand. What is between runs meanwhile. The order of exchanges
-//! stays as it is, because all ranks must have the same.
+//! stays as it is, because all ranks must have the same; neighbours are brought together before (`buckets`).
 
-use kernel_ir::{ArenaPlan, BufId, ExternCall, ExternOp, Footprint, Program, Step};
+use kernel_ir::{ArenaPlan, BufId, ExternCall, ExternOp, Footprint, Program, Step, side_by_side};
+
+use crate::buckets;
 
 /// Rewrites the steps of a call, and its memory plan where they changed.
 pub(crate) fn run(program: &mut Program) {
     let before = std::mem::take(&mut program.steps);
-    let count = before.len();
-    let steps = spread(program, before);
-    let changed = steps.len() != count;
+    let none = !before.iter().any(|step| started(program, step).is_some());
+    let steps = if none { before } else { spread(program, buckets::run(program, before)) };
     program.steps = steps;
-    if changed {
+    if !none {
         program.plan = ArenaPlan::of(program);
     }
 }
@@ -55,28 +56,33 @@ fn started(program: &Program, step: &Step) -> Option<Open> {
     })
 }
 
-/// A wait directly behind its exchange is none: the step exchanges at once. Others are started.
-fn at_once(steps: Vec<Step>) -> Vec<Step> {
+/// A wait directly behind its exchange is none: the step exchanges at once. Others are started, and so are those that others
+/// stand beside.
+fn at_once(mut steps: Vec<Step>) -> Vec<Step> {
+    steps.iter_mut().for_each(|step| set_started(step, true));
     let is_wait_of = |wait: &Step, step: &Step| match (wait, step) {
         (Step::Extern(w), Step::Extern(s)) => w.op == ExternOp::Wait && w.outputs == s.outputs,
         _ => false,
     };
     let mut all: Vec<Step> = Vec::with_capacity(steps.len());
     for step in steps {
-        match all.last_mut() {
-            Some(last) if is_wait_of(&step, last) => {
-                if let Step::Extern(ExternCall { op: ExternOp::Collective(c), .. }) = last {
-                    c.asynchronous = false;
+        match &mut all[..] {
+            [before @ .., last] if is_wait_of(&step, last) => {
+                let beside = before.last().is_some_and(|b| side_by_side([b, &*last]) == 2);
+                if beside {
+                    all.push(step);
+                } else {
+                    set_started(last, false);
                 }
             }
-            _ => {
-                let mut step = step;
-                if let Step::Extern(ExternCall { op: ExternOp::Collective(c), .. }) = &mut step {
-                    c.asynchronous = true;
-                }
-                all.push(step);
-            }
+            _ => all.push(step),
         }
     }
     all
+}
+
+fn set_started(step: &mut Step, started: bool) {
+    if let Step::Extern(ExternCall { op: ExternOp::Collective(c), .. }) = step {
+        c.asynchronous = started;
+    }
 }
