@@ -31,8 +31,8 @@ struct Attached {
     groups: Option<Groups>,
     /// The latest exchange of each group, by which the engine tells whether its ranks are still there.
     latest: FxHashMap<String, Started>,
-    /// The latest mark of the side stream, until the device's stream has waited for it.
-    open: Option<usize>,
+    /// The marks of the side stream that the device's stream has not waited for, in their order.
+    open: Vec<usize>,
     /// Of devices without streams: what was started, by its mark.
     pending: Vec<(usize, Started)>,
 }
@@ -103,8 +103,9 @@ impl SharedGroups {
         let mut attached = self.lock();
         let pending = std::mem::take(&mut attached.pending);
         // All of them are waited for, and the first error counts.
-        let done: Vec<_> = pending.iter().map(|(_, started)| started.wait(attached.groups.as_ref())).collect();
-        if let (Some(_), Some(side)) = (attached.open.take(), &self.side) {
+        let done: Vec<_> =
+            pending.iter().map(|(_, started)| started.wait(attached.groups.as_ref())).collect();
+        if let (false, Some(side)) = (std::mem::take(&mut attached.open).is_empty(), &self.side) {
             // Marks may be those of a recording that was given up.
             side.mark(self.marks)?;
             side.join(self.marks)?;
@@ -119,9 +120,10 @@ impl SharedGroups {
         attached.pending = rest;
         let due: Vec<(usize, Started)> = due;
         let done: Vec<_> = due.iter().map(|(_, started)| started.wait(attached.groups.as_ref())).collect();
-        if let (Some(open), Some(side)) = (attached.open, &self.side) {
-            side.join(mark)?;
-            attached.open = (open > mark).then_some(open);
+        let passed = attached.open.partition_point(|open| *open <= mark);
+        // Exchanges without elements have set no mark.
+        if let (Some(last), Some(side)) = (attached.open.drain(..passed).last(), &self.side) {
+            side.join(last)?;
         }
         done.into_iter().collect()
     }
@@ -360,7 +362,7 @@ impl<D: Driver> LibraryCall for ExchangeCall<D> {
         let started = match (self.mark, &self.groups.side) {
             (Some(mark), Some(side)) => {
                 // From here on the stream has work that is waited for behind a failure too.
-                attached.open = Some(mark);
+                attached.open.push(mark);
                 side.follow()?;
                 // SAFETY: the caller's guarantee; until the mark is waited for, no other work uses the results or writes the
                 // operands, by the program's waits and the memory plan.
@@ -369,8 +371,8 @@ impl<D: Driver> LibraryCall for ExchangeCall<D> {
                 started
             }
             _ => {
-                if let (Some(open), Some(side)) = (attached.open.take(), &self.groups.side) {
-                    side.join(open)?;
+                if let (Some(last), Some(side)) = (attached.open.drain(..).last(), &self.groups.side) {
+                    side.join(last)?;
                 }
                 // SAFETY: the caller's guarantee is passed on unchanged.
                 unsafe { self.start(groups, &with, own) }?

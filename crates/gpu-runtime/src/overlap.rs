@@ -3,7 +3,7 @@
 //!
 //! Not here: how they run (`exchange`).
 
-use kernel_ir::{BufId, ExternCall, ExternOp, Program, Step, side_by_side};
+use kernel_ir::{BufId, ExternCall, ExternOp, Program, SELF_GROUP, Step, side_by_side};
 use rustc_hash::FxHashMap;
 
 use crate::exchange::is_exchange;
@@ -68,7 +68,8 @@ impl Roles {
                 }
                 Step::Extern(ExternCall { op: ExternOp::Collective(c), .. }) => {
                     let members: Vec<ExternCall> = steps.iter().filter_map(exchange).collect();
-                    let beside = c.asynchronous && worth_a_stream(program, &members, at);
+                    let alone = !c.asynchronous || c.group == SELF_GROUP;
+                    let beside = !alone && worth_a_stream(program, &members, at);
                     let mark = beside.then_some(roles.marks);
                     roles.marks += usize::from(beside);
                     for buf in members.iter().filter_map(|m| result(program, m)) {
@@ -112,4 +113,64 @@ fn worth_a_stream(program: &Program, members: &[ExternCall], at: usize) -> bool 
     let Some(waits) = members.iter().map(wait).collect::<Option<Vec<usize>>>() else { return false };
     let first = waits.into_iter().min().unwrap_or(0);
     program.steps[at..at + first].iter().filter(|s| !is_exchange(s)).count() >= WORTH_A_STREAM
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Steps by letters: `a`, `b` and `c` start exchanges of the group `g`, `A` one of `h`; the number of a wait is that of the
+    /// exchange; `.` is another step.
+    fn program(kinds: &str) -> Program {
+        let mut text = "kir 1.9\nprogram \"p\"\n".to_owned();
+        for n in 0..20 {
+            text +=
+                &format!("buffer b{n} \"b{n}\" f32[4]{{1}}+0 {}\n", if n == 0 { "input 0" } else { "arena" });
+        }
+        text += "input \"b0\" b0\ninit:\nsteps:\n";
+        let letters: Vec<char> = kinds.chars().filter(|c| c.is_alphabetic()).collect();
+        for (n, kind) in kinds.chars().enumerate() {
+            let place = |c: char| letters.iter().position(|l| *l == c).map_or(19, |n| n + 1);
+            let ends = |to: usize| format!("  in b0[4]{{1}}+0\n  out b{to}[4]{{1}}+0\n");
+            text += &match kind {
+                '.' => format!(
+                    "loop \"l{n}\" outer [4]\n  stage []\n    v0: f32 = load b0[i0]\n    v1: f32 = store b19[i0], v0\n"
+                ),
+                c if c.is_ascii_digit() => {
+                    let to = c.to_digit(10).map_or(0, |d| d as usize);
+                    format!("extern \"w{n}\" wait\n{}", ends(to))
+                }
+                c => {
+                    let group = if c.is_uppercase() { "h" } else { "g" };
+                    format!("extern \"{c}\" all_reduce sum group \"{group}\" started\n{}", ends(place(c)))
+                }
+            };
+        }
+        text += "plan:\n";
+        text.parse().unwrap_or_else(|e| panic!("{e}\n{text}"))
+    }
+
+    fn roles(kinds: &str) -> String {
+        let program = program(kinds);
+        let roles = Roles::of(&program);
+        let one = |step: &Step| match (is_exchange(step), roles.role(step)) {
+            (false, _) => ".".to_owned(),
+            (_, Role::Start { members, mark: Some(mark) }) => format!("{}>{mark}", members.len()),
+            (_, Role::Start { members, mark: None }) => format!("{}!", members.len()),
+            (_, Role::Wait(mark)) => format!("w{mark}"),
+            (_, Role::Nothing) => "-".to_owned(),
+        };
+        program.steps.iter().map(one).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn neighbours_are_one_and_run_beside_the_steps_behind_them() {
+        assert_eq!(roles("ab..12"), "2>0 - . . w0 -", "one wait is enough");
+        assert_eq!(roles("aA..12"), "1>0 1>1 . . w0 w1", "groups are apart");
+        assert_eq!(roles("ab..2.1"), "2>0 - . . w0 . -");
+        assert_eq!(roles("a.1"), "1! . -", "one step is not worth another stream");
+        assert_eq!(roles("a..b..1.2"), "1>0 . . 1>1 . . w0 . w1", "a later exchange goes on");
+        assert_eq!(roles("a..b..21"), "1>0 . . 1>1 . . w1 -", "a later wait is one for both");
+        assert_eq!(roles("ab...1"), "2! - . . . -", "what nobody waits for is complete at once");
+    }
 }

@@ -10,9 +10,7 @@ use gpu_codegen::{
 };
 use ir_core::{EntityId, SymExpr};
 use kernel_ir::runtime::{Node, Plan, control};
-use kernel_ir::{
-    ArenaPlan, BufId, ExternCall, ExternOp, Footprint, LiveRange, Program, Step, side_by_side,
-};
+use kernel_ir::{ArenaPlan, BufId, ExternCall, ExternOp, Footprint, LiveRange, Program, Step, side_by_side};
 use linalg::host::MatrixRoutine;
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;

@@ -19,17 +19,16 @@ const MAX_BYTES: i64 = 25 << 20;
 /// The same for the first one of its kind: what follows it begins the sooner.
 const FIRST_BYTES: i64 = 1 << 20;
 
-/// The same steps in an order in which buckets stand side by side.
-pub(crate) fn run(program: &Program, steps: Vec<Step>) -> Vec<Step> {
+/// The same steps in an order in which buckets stand side by side, each with the number of its bucket.
+pub(crate) fn run(program: &Program, steps: Vec<Step>) -> Vec<(Step, Option<usize>)> {
     let flow = Flow::of(program, &steps);
-    if flow.exchanges.len() < 2 {
-        return steps;
-    }
     let buckets = flow.buckets();
     let order = Placement::new(&flow, &buckets).order();
     debug_assert_eq!(order.len(), steps.len(), "every step has one place");
     let mut steps: Vec<Option<Step>> = steps.into_iter().map(Some).collect();
-    order.into_iter().filter_map(|n| steps[n].take()).collect()
+    let bucket = |n: usize| Some(buckets.partition_point(|b| Some(b.end) <= flow.number[n]));
+    let bucket = |n: usize| flow.number[n].and_then(|_| bucket(n));
+    order.into_iter().filter_map(|n| Some((steps[n].take()?, bucket(n)))).collect()
 }
 
 /// A set of exchanges, by their numbers.
@@ -158,7 +157,8 @@ impl Flow {
                 if !alike(next) || bytes > most || !self.independent(first, end) {
                     break;
                 }
-                let still = (late && self.may_wait(&heavy, first, end), early && self.is_ready(own.step, end));
+                let still =
+                    (late && self.may_wait(&heavy, first, end), early && self.is_ready(own.step, end));
                 if still == (false, false) {
                     break;
                 }

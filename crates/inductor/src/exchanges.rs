@@ -9,7 +9,7 @@ use crate::buckets;
 /// Rewrites the steps of a call, and its memory plan where they changed.
 pub(crate) fn run(program: &mut Program) {
     let before = std::mem::take(&mut program.steps);
-    let none = !before.iter().any(|step| started(program, step).is_some());
+    let none = !before.iter().any(|step| started(program, step, None).is_some());
     let steps = if none { before } else { spread(program, buckets::run(program, before)) };
     program.steps = steps;
     if !none {
@@ -20,14 +20,15 @@ pub(crate) fn run(program: &mut Program) {
 /// An exchange that was started.
 struct Open {
     wait: Step,
+    bucket: Option<usize>,
     operand: BufId,
     result: BufId,
 }
 
-fn spread(program: &Program, steps: Vec<Step>) -> Vec<Step> {
-    let mut all: Vec<Step> = Vec::with_capacity(steps.len());
+fn spread(program: &Program, steps: Vec<(Step, Option<usize>)>) -> Vec<Step> {
+    let mut all: Vec<(Step, Option<usize>)> = Vec::with_capacity(steps.len());
     let mut open: Vec<Open> = Vec::new();
-    for step in steps {
+    for (step, bucket) in steps {
         let used = Footprint::of(program, &step);
         let needed = |o: &Open| {
             let (reads, writes) = (&used.reads, &used.writes);
@@ -35,15 +36,20 @@ fn spread(program: &Program, steps: Vec<Step>) -> Vec<Step> {
         };
         let (due, rest): (Vec<Open>, Vec<Open>) = open.into_iter().partition(needed);
         open = rest;
-        due.into_iter().for_each(|o| all.push(o.wait));
-        open.extend(started(program, &step));
-        all.push(step);
+        // Later buckets that stand directly before are started behind the wait: nothing else could run meanwhile, and so what
+        // is waited for is not one exchange with them.
+        for o in due {
+            let ahead = all.iter().rev().take_while(|(_, b)| o.bucket.is_some() && *b > o.bucket).count();
+            all.insert(all.len() - ahead, (o.wait, None));
+        }
+        open.extend(started(program, &step, bucket));
+        all.push((step, bucket));
     }
-    open.into_iter().for_each(|o| all.push(o.wait));
-    at_once(all)
+    all.extend(open.into_iter().map(|o| (o.wait, None)));
+    at_once(all.into_iter().map(|(step, _)| step).collect())
 }
 
-fn started(program: &Program, step: &Step) -> Option<Open> {
+fn started(program: &Program, step: &Step, bucket: Option<usize>) -> Option<Open> {
     let Step::Extern(call @ ExternCall { op: ExternOp::Collective(_), inputs, outputs, .. }) = step else {
         return None;
     };
@@ -51,6 +57,7 @@ fn started(program: &Program, step: &Step) -> Option<Open> {
     let wait = ExternCall { name: format!("{}_wait", call.name), op: ExternOp::Wait, ..call.clone() };
     Some(Open {
         wait: Step::Extern(wait),
+        bucket,
         operand: program.root(input.buf),
         result: program.root(output.buf),
     })

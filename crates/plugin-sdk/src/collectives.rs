@@ -263,7 +263,10 @@ impl Groups {
             return all.iter().enumerate().map(one).collect();
         };
         if let Some(other) = all.iter().position(|e| e.group != first.group) {
-            return Err((other, format!("exchanges of the groups `{}` and another are not one", first.group)));
+            return Err((
+                other,
+                format!("exchanges of the groups `{}` and another are not one", first.group),
+            ));
         }
         let exchanges: Vec<FfxExchange> = all.iter().map(|e| described(e, stream)).collect();
         let list: Vec<*const FfxExchange> = exchanges.iter().map(std::ptr::from_ref).collect();

@@ -26,8 +26,8 @@ use self::events::Event;
 use self::staging::Staging;
 pub use self::vendor::Vendor;
 use crate::{
-    Arguments, Cache, Candidate, Driver, GpuError, Grid, HostMemory, Module, Recorder, Recording, SharedCache,
-    SideStream,
+    Arguments, Cache, Candidate, Driver, GpuError, Grid, HostMemory, Module, Recorder, Recording,
+    SharedCache, SideStream,
 };
 
 /// Parameters of a launch that need no allocation.

@@ -152,8 +152,9 @@ unsafe fn asked<'a>(exchange: *const FfxExchange) -> Result<BlockExchange<'a>, P
     // SAFETY: the caller's guarantee is passed on unchanged.
     let e: FfxExchange = unsafe { request::table(exchange)? };
     let op = of_codes(e.kind, e.combine, e.parameter);
-    let op = op
-        .ok_or_else(|| PluginError::invalid(format!("no exchange has the codes {}, {}", e.kind, e.combine)))?;
+    let op = op.ok_or_else(|| {
+        PluginError::invalid(format!("no exchange has the codes {}, {}", e.kind, e.combine))
+    })?;
     Ok(BlockExchange {
         op,
         dtype: dtype_of(e.dtype)?,
