@@ -104,6 +104,27 @@ impl Calls for Cuda {
         Handle(self.stream.cast())
     }
 
+    /// With the greatest priority: what it is for waits for other devices, and few blocks of it run.
+    fn create_stream(&self) -> Result<Option<Handle>, GpuError> {
+        let (mut least, mut greatest, mut stream) = (0, 0, null_mut());
+        let flags = sys::CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32;
+        // SAFETY: the context is current; results are written to locals.
+        unsafe {
+            sys::cuCtxGetStreamPriorityRange(&mut least, &mut greatest)
+                .result()
+                .map_err(error("cuCtxGetStreamPriorityRange"))?;
+            sys::cuStreamCreateWithPriority(&mut stream, flags, greatest)
+                .result()
+                .map_err(error("cuStreamCreateWithPriority"))?;
+        }
+        Ok(Some(Handle(stream.cast())))
+    }
+
+    fn destroy_stream(&self, stream: Handle) {
+        // SAFETY: made by `create_stream`, destroyed once; the driver ends what is under way.
+        let _ = unsafe { sys::cuStreamDestroy_v2(stream.0.cast()) };
+    }
+
     fn synchronize(&self) -> Result<(), GpuError> {
         // SAFETY: the stream lives as long as this value.
         unsafe { result::stream::synchronize(self.stream) }.map_err(error("cuStreamSynchronize"))

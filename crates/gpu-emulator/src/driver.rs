@@ -4,7 +4,9 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gpu_codegen::{Target, variants};
-use gpu_runtime::{Arguments, Candidate, Driver, GpuError, Grid, HostMemory, Module, Recorder, Recording};
+use gpu_runtime::{
+    Arguments, Candidate, Driver, GpuError, Grid, HostMemory, Module, Recorder, Recording, SideStream,
+};
 use kernel_ir::{Program, Step};
 use plugin_sdk::DeviceId;
 use plugin_sdk::dlpack::DL_EXT_DEV;
@@ -12,6 +14,7 @@ use plugin_sdk::dlpack::DL_EXT_DEV;
 use crate::launch::Function;
 use crate::memory::Memory;
 use crate::recording::{Graph, Launched};
+use crate::side::Side;
 use crate::{EmulatorError, compiler, launch};
 
 /// An emulated device with memory of its own.
@@ -210,6 +213,10 @@ impl Driver for Emulator {
     /// Memory is not pooled, so that every buffer has guard zones of its own.
     fn pooled(&self) -> bool {
         false
+    }
+
+    fn side_stream(&self, marks: usize) -> Result<Option<Box<dyn SideStream>>, GpuError> {
+        Ok(Some(Box::new(Side::new(marks))))
     }
 
     fn device(&self) -> DeviceId {

@@ -18,6 +18,7 @@ mod error;
 mod launch;
 mod memory;
 mod recording;
+mod side;
 
 pub use backend::EmulatorBackend;
 pub use compiler::available;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ir_core::EntityId;
 use kernel_ir::runtime::{Binder, Dynamic, Exec, Machine, Mismatch, SizeSource, Sizes};
 use kernel_ir::{BufId, Program, Storage};
-use plugin_sdk::{OwnedTensor, TensorView};
+use plugin_sdk::{OwnedTensor, Stream, TensorView};
 
 use crate::arguments::{self, Source, source};
 use crate::bind::Bound;
@@ -13,6 +13,7 @@ use crate::exchange::{self, SharedGroups};
 use crate::faults::Faults;
 use crate::graph::{CallTensors, MAX_RECORDINGS, Recorded};
 use crate::machine::Running;
+use crate::overlap::Roles;
 use crate::plan::{DeviceStep, PlannedStep, Planner, widened};
 use crate::prepare::{LaunchContext, Layout, Prepared, ProgramMemory};
 use crate::profile::{self, StepTime};
@@ -27,6 +28,8 @@ pub struct Compiled<D: Driver> {
     memory: Arc<DeviceMemory<D>>,
     pub(crate) program: Program,
     settings: Settings,
+    /// Whether calls are recorded.
+    records: bool,
     pub(crate) device_steps: Vec<DeviceStep>,
     /// The entry and the text of each function.
     pub(crate) texts: Vec<(String, String)>,
@@ -126,12 +129,12 @@ impl<D: Driver> Compiled<D> {
         let driver = &**memory.driver();
         let target = settings.target(driver.target());
         crate::adapt(&mut program, &target);
-        let groups = Arc::new(SharedGroups::default());
-        let library =
-            |step: &kernel_ir::Step| match exchange::candidate(memory.driver(), &groups, &program, step) {
-                Some(exchange) => vec![exchange],
-                None => driver.library(&program, step, &target),
-            };
+        let roles = Roles::of(&program);
+        let groups = Arc::new(SharedGroups::new(driver, &roles)?);
+        let library = |step: &kernel_ir::Step| {
+            let exchange = exchange::candidate(memory.driver(), &groups, &program, (step, &roles));
+            exchange.map_or_else(|| driver.library(&program, step, &target), |exchange| vec![exchange])
+        };
         let mut planner = Planner::new(&program, &target, &library, settings.mode);
         // The first allocation on a device takes as long as planning many steps, so both run concurrently.
         let blocks = || Ok::<_, GpuError>((memory.block(256)?, tickets(memory)?));
@@ -167,6 +170,9 @@ impl<D: Driver> Compiled<D> {
             groups,
             state: Mutex::new(State { entries: Vec::new(), arena: None, generation: 1 }),
             memory: Arc::clone(memory),
+            // Without a stream an exchange is not part of what is recorded.
+            records: settings.mode.records()
+                && (driver.stream() != Stream::DEFAULT || !exchange::any(&program.steps)),
             program,
             settings,
         })
@@ -356,7 +362,7 @@ impl<D: Driver> Compiled<D> {
         let span = tracing::debug_span!(target: "kernel", "prepare the call").entered();
         let prepared = Prepared::new(&self.program, &self.device_steps, &self.steps, sizes)?;
         drop(span);
-        if self.settings.mode.records()
+        if self.records
             && let Err(why) = &prepared.list
         {
             tracing::info!(target: "graph", program = self.program.name, "no device graph: {why}");
@@ -454,13 +460,15 @@ impl<D: Driver> Compiled<D> {
         let (wanted, observed) = (entry.timed < self.settings.profile, plugin_sdk::steps_wanted());
         let profiled = entry.calls > 1 && (wanted || observed);
         // The first call is launched one by one: libraries then choose their algorithms.
-        if self.settings.mode.records() && entry.calls > 1 && !profiled && entry.recorded.wanted() {
+        if self.records && entry.calls > 1 && !profiled && entry.recorded.wanted() {
             let Entry { prepared, addresses, recorded, .. } = &mut *entry;
             // SAFETY: `arrange` wrote the addresses of arena and constants; all other addresses belong to the recording.
             if let Some(outputs) = unsafe { recorded.run(prepared, &parts, given, addresses)? } {
                 self.write_back(entry, given)?;
                 return self.listed_results(entry, &outputs.shared);
             }
+            // A recording that was given up may have begun exchanges, whose marks are its own.
+            self.groups.settle()?;
         }
         let _copies = self.place_inputs(entry, given)?;
         let mut blocks: Blocks<D> = Vec::with_capacity(entry.prepared.outputs.len());
@@ -477,19 +485,28 @@ impl<D: Driver> Compiled<D> {
         // SAFETY: every address is memory of this call, as large as its buffer, by the memory plan, the blocks above and
         // the checks of the inputs.
         let mut one = |n: usize| unsafe { list.launch(n, &on) };
-        if profiled {
-            let times = self.driver().timed(list.calls.len(), &mut one)?;
-            if observed {
-                self.report_steps(entry, &times);
-            }
-            if wanted {
-                self.note_times(entry, &times);
-            }
-        } else {
-            (0..list.calls.len()).try_for_each(one)?;
+        let launched = match profiled {
+            true => self.driver().timed(list.calls.len(), &mut one),
+            false => (0..list.calls.len()).try_for_each(one).map(|()| Vec::new()),
+        };
+        let times = self.ended(launched)?;
+        if profiled && observed {
+            self.report_steps(entry, &times);
+        }
+        if profiled && wanted {
+            self.note_times(entry, &times);
         }
         self.write_back(entry, given)?;
         self.listed_results(entry, &blocks)
+    }
+
+    /// The outcome of a call's steps. Where they failed, exchanges that use the call's memory are waited for before it is freed.
+    fn ended<T>(&self, outcome: Result<T, GpuError>) -> Result<T, GpuError> {
+        if outcome.is_err() {
+            // The first error is the one to report.
+            let _ = self.groups.settle();
+        }
+        outcome
     }
 
     /// Copies inputs that the call modified in a copy back to the caller's memory: those on the host once all indices are
@@ -554,7 +571,7 @@ impl<D: Driver> Compiled<D> {
         for (root, _) in &entry.prepared.outputs {
             machine.exec.provide(BufId::from_index(*root))?;
         }
-        machine.run(&self.steps)?;
+        self.ended(machine.run(&self.steps))?;
         let outputs = self.program.buffers.iter().filter(|(_, b)| b.storage == Storage::Output);
         for (id, _) in outputs {
             machine.exec.provide(id)?;

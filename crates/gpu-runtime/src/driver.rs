@@ -102,6 +102,15 @@ pub trait Driver: Send + Sync + 'static {
         Ok(())
     }
 
+    /// A second stream for a program's exchanges, with so many marks; `None` where the device has one stream alone.
+    ///
+    /// # Errors
+    /// The device is lost.
+    fn side_stream(&self, marks: usize) -> Result<Option<Box<dyn SideStream>>, GpuError> {
+        let _ = marks;
+        Ok(None)
+    }
+
     /// Whether freed memory may be reused by the pool, in blocks larger than requested.
     fn pooled(&self) -> bool {
         true
@@ -164,6 +173,28 @@ pub trait Driver: Send + Sync + 'static {
     }
     /// Stores a text under a key for later processes; failures are ignored.
     fn store_cached(&self, _key: &str, _value: &str) {}
+}
+
+/// A second stream of a device, whose work may run beside that of the device's own one. All of it is recorded with the work of
+/// the device's stream, where that is recorded: it has followed that stream, and is joined before the recording ends.
+pub trait SideStream: Send + Sync {
+    /// Its handle.
+    fn stream(&self) -> Stream;
+    /// Makes its later work wait for the present work of the device's stream.
+    ///
+    /// # Errors
+    /// The device is lost.
+    fn follow(&self) -> Result<(), GpuError>;
+    /// Sets mark `n`, counted from 0, behind its present work.
+    ///
+    /// # Errors
+    /// The device is lost; there is no such mark.
+    fn mark(&self, n: usize) -> Result<(), GpuError>;
+    /// Makes later work of the device's stream wait for mark `n` as it was set last.
+    ///
+    /// # Errors
+    /// The errors of [`mark`](Self::mark).
+    fn join(&self, n: usize) -> Result<(), GpuError>;
 }
 
 /// Host memory that kernels can access ([`Driver::allocate_shared`]).

@@ -1,8 +1,11 @@
-//! Exchanges between ranks as calls on the device's stream: the groups that a program was given, and the step that asks their
-//! engine. An exchange has its place in the stream's order, so waiting for it later is nothing to do, and device graphs record it
-//! like any other call.
+//! Exchanges between ranks as calls on the device's streams: the groups that a program was given, and the steps that ask their
+//! engine. An exchange has its place in a stream's order, and device graphs record it like any other call. One that is only
+//! started goes on a stream of its own, which waits for the work before it; the step that waits for it makes the device's stream
+//! do so. Exchanges run one after another in the order of the program, on whatever stream, because all ranks must have one
+//! order. Devices without streams wait for an engine where the program does.
 //!
-//! Not here: engines (plugins), and exchanges over memory of the host (`kernel_ir::runtime`).
+//! Not here: engines (plugins), which exchanges are one and which run beside other work (`overlap`), and exchanges over memory
+//! of the host (`kernel_ir::runtime`).
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -12,24 +15,39 @@ use kernel_ir::{Collective, CollectiveOp, ExternCall, ExternOp, Operand, Program
 use plugin_sdk::{Groups, Stream};
 use rustc_hash::FxHashMap;
 
-use crate::{Candidate, Driver, GpuError, LibraryCall, Part, Work};
+use crate::overlap::{Role, Roles};
+use crate::{Candidate, Driver, GpuError, LibraryCall, Part, SideStream, Work};
 
-/// The groups of a program's exchanges, given after it was compiled.
-#[derive(Default)]
-pub(crate) struct SharedGroups(Mutex<Attached>);
+/// The groups of a program's exchanges, given after it was compiled, and what runs beside its other work.
+pub(crate) struct SharedGroups {
+    attached: Mutex<Attached>,
+    /// The stream of exchanges that are only started, with a mark for each of them and one more.
+    side: Option<Box<dyn SideStream>>,
+    marks: usize,
+}
 
 #[derive(Default)]
 struct Attached {
     groups: Option<Groups>,
     /// The latest exchange of each group, by which the engine tells whether its ranks are still there.
-    latest: FxHashMap<String, Latest>,
+    latest: FxHashMap<String, Started>,
+    /// The marks of the side stream that the device's stream has not waited for, in their order.
+    open: Vec<usize>,
+    /// Of devices without streams: what was started, by its mark.
+    pending: Vec<(usize, Started)>,
 }
 
-/// An exchange that was put on the stream.
+/// An exchange that was started.
 #[derive(Clone)]
-struct Latest {
+struct Started {
     ticket: Ticket,
     call: Arc<Description>,
+}
+
+impl Started {
+    fn wait(&self, groups: Option<&Groups>) -> Result<(), GpuError> {
+        groups.map_or(Ok(()), |g| g.wait(self.ticket).map_err(|message| self.call.failed(message)))
+    }
 }
 
 /// What messages say of an exchange.
@@ -48,13 +66,23 @@ impl Description {
 }
 
 impl SharedGroups {
+    /// For a program with these roles, on a device.
+    ///
+    /// # Errors
+    /// The device is lost.
+    pub(crate) fn new<D: Driver>(driver: &D, roles: &Roles) -> Result<SharedGroups, GpuError> {
+        let marks = roles.marks;
+        let side = if marks > 0 { driver.side_stream(marks + 1)? } else { None };
+        Ok(SharedGroups { attached: Mutex::default(), side, marks })
+    }
+
     fn lock(&self) -> MutexGuard<'_, Attached> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.attached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Replaces the groups.
     pub(crate) fn attach(&self, groups: Groups) {
-        *self.lock() = Attached { groups: Some(groups), latest: FxHashMap::default() };
+        *self.lock() = Attached { groups: Some(groups), ..Attached::default() };
     }
 
     /// Whether the ranks of all exchanges so far are still there. Where one has gone, what the exchanges gave means nothing.
@@ -63,11 +91,41 @@ impl SharedGroups {
     /// The engine's, with the step.
     pub(crate) fn check(&self) -> Result<(), GpuError> {
         let attached = self.lock();
-        let Some(groups) = &attached.groups else { return Ok(()) };
-        attached
-            .latest
-            .values()
-            .try_for_each(|latest| groups.wait(latest.ticket).map_err(|message| latest.call.failed(message)))
+        attached.latest.values().try_for_each(|latest| latest.wait(attached.groups.as_ref()))
+    }
+
+    /// Orders all exchanges before later work of the device's stream: nothing is under way behind a call, also behind one that
+    /// has failed, whose memory others get.
+    ///
+    /// # Errors
+    /// The device is lost, or a rank is.
+    pub(crate) fn settle(&self) -> Result<(), GpuError> {
+        let mut attached = self.lock();
+        let pending = std::mem::take(&mut attached.pending);
+        // All of them are waited for, and the first error counts.
+        let done: Vec<_> =
+            pending.iter().map(|(_, started)| started.wait(attached.groups.as_ref())).collect();
+        if let (false, Some(side)) = (std::mem::take(&mut attached.open).is_empty(), &self.side) {
+            // Marks may be those of a recording that was given up.
+            side.mark(self.marks)?;
+            side.join(self.marks)?;
+        }
+        done.into_iter().collect()
+    }
+
+    /// Orders all exchanges up to a mark before later work of the device's stream.
+    fn join(&self, mark: usize) -> Result<(), GpuError> {
+        let mut attached = self.lock();
+        let (due, rest) = std::mem::take(&mut attached.pending).into_iter().partition(|(m, _)| *m <= mark);
+        attached.pending = rest;
+        let due: Vec<(usize, Started)> = due;
+        let done: Vec<_> = due.iter().map(|(_, started)| started.wait(attached.groups.as_ref())).collect();
+        let passed = attached.open.partition_point(|open| *open <= mark);
+        // Exchanges without elements have set no mark.
+        if let (Some(last), Some(side)) = (attached.open.drain(..passed).last(), &self.side) {
+            side.join(last)?;
+        }
+        done.into_iter().collect()
     }
 }
 
@@ -76,34 +134,56 @@ pub(crate) fn is_exchange(step: &Step) -> bool {
     matches!(step, Step::Extern(ExternCall { op: ExternOp::Collective(_) | ExternOp::Wait, .. }))
 }
 
+/// Whether a list of steps has an exchange, nested ones included.
+pub(crate) fn any(steps: &[Step]) -> bool {
+    steps.iter().any(|step| is_exchange(step) || step.nested().into_iter().any(any))
+}
+
 /// The one way to run an exchange or a wait; `None` where the step is neither.
 pub(crate) fn candidate<D: Driver>(
     driver: &Arc<D>,
     groups: &Arc<SharedGroups>,
     program: &Program,
-    step: &Step,
+    (step, roles): (&Step, &Roles),
 ) -> Option<Candidate> {
-    let Step::Extern(ExternCall { op, name, inputs, outputs, .. }) = step else { return None };
-    let parts: Vec<Part> = match (op, &inputs[..], &outputs[..]) {
-        (ExternOp::Wait, ..) => Vec::new(),
-        (ExternOp::Collective(what), [input], [output]) => vec![Part::Library(Box::new(ExchangeCall {
-            driver: Arc::clone(driver),
-            groups: Arc::clone(groups),
-            name: name.clone(),
-            what: what.clone(),
-            dtype: program.buffers[input.buf].dtype,
-            input: input.clone(),
-            output: output.clone(),
-        }))],
-        _ => return None,
+    if !is_exchange(step) {
+        return None;
+    }
+    let parts = match roles.role(step) {
+        Role::Nothing => Vec::new(),
+        Role::Wait(mark) => vec![Part::Library(Box::new(WaitCall { groups: Arc::clone(groups), mark }))],
+        Role::Start { members, mark } => {
+            let members = members.iter().map(|call| Member::of(program, call)).collect::<Option<_>>()?;
+            let (driver, groups) = (Arc::clone(driver), Arc::clone(groups));
+            vec![Part::Library(Box::new(ExchangeCall { driver, groups, members, mark }))]
+        }
     };
     Some(Candidate { name: "exchange".into(), parts, scratch: Vec::new(), in_place: None })
 }
 
-/// An exchange of a program.
+/// The wait for exchanges that were started.
+struct WaitCall {
+    groups: Arc<SharedGroups>,
+    mark: usize,
+}
+
+impl LibraryCall for WaitCall {
+    unsafe fn run(&self, _: &Work<'_>) -> Result<(), GpuError> {
+        self.groups.join(self.mark)
+    }
+}
+
+/// Exchanges of a program that start as one.
 struct ExchangeCall<D: Driver> {
     driver: Arc<D>,
     groups: Arc<SharedGroups>,
+    members: Vec<Member>,
+    /// Where they run beside the work behind them.
+    mark: Option<usize>,
+}
+
+/// One of them.
+struct Member {
     name: String,
     what: Collective,
     dtype: DType,
@@ -123,7 +203,71 @@ impl Place {
     }
 }
 
-impl<D: Driver> ExchangeCall<D> {
+/// An exchange with the places of a call.
+struct Placed<'a> {
+    member: &'a Member,
+    from: Place,
+    to: Place,
+    count: usize,
+    rank: usize,
+}
+
+impl Placed<'_> {
+    /// As an engine gets it; `None` where the rank has it alone.
+    fn exchange(&self) -> Option<Exchange<'_>> {
+        let what = &self.member.what;
+        (what.group != SELF_GROUP && self.count > 0).then(|| Exchange {
+            step: &self.member.name,
+            op: what.op,
+            group: &what.group,
+            dtype: self.member.dtype,
+            count: self.count,
+            send: self.from.address as *const u8,
+            receive: self.to.address as *mut u8,
+        })
+    }
+
+    fn description(&self) -> Description {
+        let Member { name, what, .. } = self.member;
+        Description { step: name.clone(), what: what.op.name(), group: what.group.clone(), rank: self.rank }
+    }
+
+    /// What the rank alone gets.
+    ///
+    /// # Safety
+    /// As for [`LibraryCall::run`].
+    unsafe fn alone<D: Driver>(&self, driver: &D) -> Result<(), GpuError> {
+        let bytes = self.count * self.member.dtype.size();
+        if bytes == 0 {
+            return Ok(());
+        }
+        match self.member.what.op {
+            CollectiveOp::Shift { by, wraps: false } if by != 0 => {
+                let zeros = vec![0u8; bytes];
+                // SAFETY: the result has this many bytes by the caller's guarantee.
+                unsafe { driver.upload(self.to.address, zeros.as_ptr(), bytes) }
+            }
+            // SAFETY: operand and result have this many bytes by the caller's guarantee, and are different buffers.
+            _ => unsafe { driver.copy(self.to.address, self.from.address, bytes as u64) },
+        }
+    }
+}
+
+impl Member {
+    fn of(program: &Program, call: &ExternCall) -> Option<Member> {
+        let (ExternOp::Collective(what), [input], [output]) = (&call.op, &call.inputs[..], &call.outputs[..])
+        else {
+            return None;
+        };
+        Some(Member {
+            name: call.name.clone(),
+            what: what.clone(),
+            dtype: program.buffers[input.buf].dtype,
+            input: input.clone(),
+            output: output.clone(),
+        })
+    }
+
     fn place(&self, operand: &Operand, work: &Work<'_>) -> Result<Place, GpuError> {
         let all = |list: &[SymExpr]| list.iter().map(work.size).collect::<Result<Vec<i64>, GpuError>>();
         let (sizes, strides) = (all(&operand.sizes)?, all(&operand.strides)?);
@@ -161,28 +305,7 @@ impl<D: Driver> ExchangeCall<D> {
         }
     }
 
-    /// What the rank alone gets.
-    ///
-    /// # Safety
-    /// As for [`LibraryCall::run`].
-    unsafe fn alone(&self, from: &Place, to: &Place, bytes: usize) -> Result<(), GpuError> {
-        if bytes == 0 {
-            return Ok(());
-        }
-        match self.what.op {
-            CollectiveOp::Shift { by, wraps: false } if by != 0 => {
-                let zeros = vec![0u8; bytes];
-                // SAFETY: the result has this many bytes by the caller's guarantee.
-                unsafe { self.driver.upload(to.address, zeros.as_ptr(), bytes) }
-            }
-            // SAFETY: operand and result have this many bytes by the caller's guarantee, and are different buffers.
-            _ => unsafe { self.driver.copy(to.address, from.address, bytes as u64) },
-        }
-    }
-}
-
-impl<D: Driver> LibraryCall for ExchangeCall<D> {
-    unsafe fn run(&self, work: &Work<'_>) -> Result<(), GpuError> {
+    fn placed(&self, work: &Work<'_>, groups: Option<&Groups>) -> Result<Placed<'_>, GpuError> {
         let (from, to) = (self.place(&self.input, work)?, self.place(&self.output, work)?);
         let (takes, gives) = self.what.op.blocks();
         let blocks = match (takes, gives) {
@@ -190,32 +313,76 @@ impl<D: Driver> LibraryCall for ExchangeCall<D> {
             (_, true) => to.sizes.first(),
             _ => None,
         };
-        let mut attached = self.groups.lock();
-        let (size, rank) = self.members(attached.groups.as_ref(), blocks.map(|n| *n as usize))?;
+        let (size, rank) = self.members(groups, blocks.map(|n| *n as usize))?;
         let count = if takes { from.numel() / size.max(1) } else { from.numel() };
-        if self.what.group == SELF_GROUP || count == 0 {
-            // SAFETY: the caller's guarantee is passed on unchanged.
-            return unsafe { self.alone(&from, &to, count * self.dtype.size()) };
-        }
-        let exchange = Exchange {
-            step: &self.name,
-            op: self.what.op,
-            group: &self.what.group,
-            dtype: self.dtype,
-            count,
-            send: from.address as *const u8,
-            receive: to.address as *mut u8,
+        Ok(Placed { member: self, from, to, count, rank })
+    }
+}
+
+impl<D: Driver> ExchangeCall<D> {
+    /// Starts exchanges on a stream; the tickets are in their order.
+    ///
+    /// # Safety
+    /// As for [`LibraryCall::run`].
+    unsafe fn start(
+        &self,
+        groups: &Groups,
+        all: &[&Placed<'_>],
+        stream: Stream,
+    ) -> Result<Vec<Started>, GpuError> {
+        let exchanges: Vec<Exchange<'_>> = all.iter().filter_map(|p| p.exchange()).collect();
+        let failed = |(n, message): (usize, String)| match all.get(n) {
+            Some(placed) => placed.description().failed(message),
+            None => GpuError::Malformed(message),
         };
-        let (step, group) = (self.name.clone(), self.what.group.clone());
-        let call = Arc::new(Description { step, what: self.what.op.name(), group, rank });
-        let Some(groups) = &attached.groups else { return Err(call.failed("the group is gone".into())) };
-        let stream = self.driver.stream();
-        // SAFETY: both are device memory of the exchange's blocks, which later work of the stream alone uses.
-        let ticket = unsafe { groups.start_on(&exchange, stream) }.map_err(|m| call.failed(m))?;
-        if stream == Stream::DEFAULT {
-            return groups.wait(ticket).map_err(|m| call.failed(m));
+        // SAFETY: all are device memory of the exchanges' blocks, which other work uses in the streams' order alone.
+        let tickets = unsafe { groups.start_several_on(&exchanges, stream) }.map_err(failed)?;
+        let started = |(placed, ticket): (&&Placed<'_>, Ticket)| {
+            let call = Arc::new(placed.description());
+            Started { ticket, call }
+        };
+        Ok(all.iter().zip(tickets).map(started).collect())
+    }
+}
+
+impl<D: Driver> LibraryCall for ExchangeCall<D> {
+    unsafe fn run(&self, work: &Work<'_>) -> Result<(), GpuError> {
+        let mut attached = self.groups.lock();
+        let attached = &mut *attached;
+        let groups = attached.groups.as_ref();
+        let placed = self.members.iter().map(|m| m.placed(work, groups));
+        let placed = placed.collect::<Result<Vec<Placed<'_>>, GpuError>>()?;
+        let (with, alone): (Vec<&Placed<'_>>, Vec<&Placed<'_>>) =
+            placed.iter().partition(|p| p.exchange().is_some());
+        // SAFETY: the caller's guarantee is passed on unchanged.
+        alone.into_iter().try_for_each(|p| unsafe { p.alone(&*self.driver) })?;
+        let (Some(groups), Some(last)) = (groups, with.last()) else { return Ok(()) };
+        let group = last.member.what.group.clone();
+        let own = self.driver.stream();
+        let started = match (self.mark, &self.groups.side) {
+            (Some(mark), Some(side)) => {
+                // From here on the stream has work that is waited for behind a failure too.
+                attached.open.push(mark);
+                side.follow()?;
+                // SAFETY: the caller's guarantee; until the mark is waited for, no other work uses the results or writes the
+                // operands, by the program's waits and the memory plan.
+                let started = unsafe { self.start(groups, &with, side.stream()) }?;
+                side.mark(mark)?;
+                started
+            }
+            _ => {
+                if let (Some(last), Some(side)) = (attached.open.drain(..).last(), &self.groups.side) {
+                    side.join(last)?;
+                }
+                // SAFETY: the caller's guarantee is passed on unchanged.
+                unsafe { self.start(groups, &with, own) }?
+            }
+        };
+        match (self.mark, own == Stream::DEFAULT) {
+            (Some(mark), true) => attached.pending.extend(started.into_iter().map(|s| (mark, s))),
+            (None, true) => started.iter().try_for_each(|s| s.wait(Some(groups)))?,
+            (_, false) => drop(started.into_iter().last().map(|s| attached.latest.insert(group, s))),
         }
-        attached.latest.insert(call.group.clone(), Latest { ticket, call });
         Ok(())
     }
 }

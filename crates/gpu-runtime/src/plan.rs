@@ -10,7 +10,7 @@ use gpu_codegen::{
 };
 use ir_core::{EntityId, SymExpr};
 use kernel_ir::runtime::{Node, Plan, control};
-use kernel_ir::{ArenaPlan, BufId, ExternCall, ExternOp, Footprint, LiveRange, Program, Step};
+use kernel_ir::{ArenaPlan, BufId, ExternCall, ExternOp, Footprint, LiveRange, Program, Step, side_by_side};
 use linalg::host::MatrixRoutine;
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
@@ -104,7 +104,7 @@ pub(crate) struct Planner<'a> {
     /// The candidates of steps that are not planned yet, in order.
     candidates: VecDeque<Result<Vec<Candidate>, GpuError>>,
     pub(crate) kernels: Kernels,
-    /// Ranges of steps that became one launch: the memory plan treats each as one step.
+    /// Ranges of steps that became one launch or one exchange: the memory plan treats each as one step.
     pub(crate) chains: Vec<Range<usize>>,
 }
 
@@ -149,7 +149,11 @@ impl<'a> Planner<'a> {
         let mut planned = Vec::with_capacity(steps.len());
         while let Some(step) = steps.get(planned.len()) {
             let at = planned.len();
-            match self.chained(&steps[at..])? {
+            let found = match self.exchanged(&steps[at..])? {
+                None => self.chained(&steps[at..])?,
+                found => found,
+            };
+            match found {
                 Some((op, count)) => {
                     planned.push(op);
                     // Operations have the numbers of their steps, so the other steps of the chain become empty ones.
@@ -161,6 +165,20 @@ impl<'a> Planner<'a> {
             }
         }
         Ok(planned)
+    }
+
+    /// Plans exchanges that stand side by side at the beginning as one, and returns their number.
+    fn exchanged(&mut self, steps: &[Step]) -> Result<Option<(PlannedStep, usize)>, GpuError> {
+        let count = side_by_side(steps);
+        if count < 2 {
+            return Ok(None);
+        }
+        let candidates = self.next(&steps[0])?;
+        // Those of the others have nothing to do.
+        steps[1..count].iter().try_for_each(|step| self.next(step).map(drop))?;
+        let name = format!("{}_and_{}_more", steps[0].name(), count - 1);
+        let all: Vec<&Step> = steps[..count].iter().collect();
+        Ok(Some((self.device(&name, &all, candidates), count)))
     }
 
     /// Plans the first steps as one launch, and returns their number.

@@ -1,17 +1,18 @@
 //! Waits for exchanges as late as possible: a step that exchanges data between ranks only starts it, and a wait stands before
 //! the first step that needs the result or overwrites the operand. What is between runs meanwhile. The order of exchanges
-//! stays as it is, because all ranks must have the same.
+//! stays as it is, because all ranks must have the same; neighbours are brought together before (`buckets`).
 
-use kernel_ir::{ArenaPlan, BufId, ExternCall, ExternOp, Footprint, Program, Step};
+use kernel_ir::{ArenaPlan, BufId, ExternCall, ExternOp, Footprint, Program, Step, side_by_side};
+
+use crate::buckets;
 
 /// Rewrites the steps of a call, and its memory plan where they changed.
 pub(crate) fn run(program: &mut Program) {
     let before = std::mem::take(&mut program.steps);
-    let count = before.len();
-    let steps = spread(program, before);
-    let changed = steps.len() != count;
+    let none = !before.iter().any(|step| started(program, step, None).is_some());
+    let steps = if none { before } else { spread(program, buckets::run(program, before)) };
     program.steps = steps;
-    if changed {
+    if !none {
         program.plan = ArenaPlan::of(program);
     }
 }
@@ -19,14 +20,15 @@ pub(crate) fn run(program: &mut Program) {
 /// An exchange that was started.
 struct Open {
     wait: Step,
+    bucket: Option<usize>,
     operand: BufId,
     result: BufId,
 }
 
-fn spread(program: &Program, steps: Vec<Step>) -> Vec<Step> {
-    let mut all: Vec<Step> = Vec::with_capacity(steps.len());
+fn spread(program: &Program, steps: Vec<(Step, Option<usize>)>) -> Vec<Step> {
+    let mut all: Vec<(Step, Option<usize>)> = Vec::with_capacity(steps.len());
     let mut open: Vec<Open> = Vec::new();
-    for step in steps {
+    for (step, bucket) in steps {
         let used = Footprint::of(program, &step);
         let needed = |o: &Open| {
             let (reads, writes) = (&used.reads, &used.writes);
@@ -34,15 +36,20 @@ fn spread(program: &Program, steps: Vec<Step>) -> Vec<Step> {
         };
         let (due, rest): (Vec<Open>, Vec<Open>) = open.into_iter().partition(needed);
         open = rest;
-        due.into_iter().for_each(|o| all.push(o.wait));
-        open.extend(started(program, &step));
-        all.push(step);
+        // Later buckets that stand directly before are started behind the wait: nothing else could run meanwhile, and so what
+        // is waited for is not one exchange with them.
+        for o in due {
+            let ahead = all.iter().rev().take_while(|(_, b)| o.bucket.is_some() && *b > o.bucket).count();
+            all.insert(all.len() - ahead, (o.wait, None));
+        }
+        open.extend(started(program, &step, bucket));
+        all.push((step, bucket));
     }
-    open.into_iter().for_each(|o| all.push(o.wait));
-    at_once(all)
+    all.extend(open.into_iter().map(|o| (o.wait, None)));
+    at_once(all.into_iter().map(|(step, _)| step).collect())
 }
 
-fn started(program: &Program, step: &Step) -> Option<Open> {
+fn started(program: &Program, step: &Step, bucket: Option<usize>) -> Option<Open> {
     let Step::Extern(call @ ExternCall { op: ExternOp::Collective(_), inputs, outputs, .. }) = step else {
         return None;
     };
@@ -50,33 +57,39 @@ fn started(program: &Program, step: &Step) -> Option<Open> {
     let wait = ExternCall { name: format!("{}_wait", call.name), op: ExternOp::Wait, ..call.clone() };
     Some(Open {
         wait: Step::Extern(wait),
+        bucket,
         operand: program.root(input.buf),
         result: program.root(output.buf),
     })
 }
 
-/// A wait directly behind its exchange is none: the step exchanges at once. Others are started.
-fn at_once(steps: Vec<Step>) -> Vec<Step> {
+/// A wait directly behind its exchange is none: the step exchanges at once. Others are started, and so are those that others
+/// stand beside.
+fn at_once(mut steps: Vec<Step>) -> Vec<Step> {
+    steps.iter_mut().for_each(|step| set_started(step, true));
     let is_wait_of = |wait: &Step, step: &Step| match (wait, step) {
         (Step::Extern(w), Step::Extern(s)) => w.op == ExternOp::Wait && w.outputs == s.outputs,
         _ => false,
     };
     let mut all: Vec<Step> = Vec::with_capacity(steps.len());
     for step in steps {
-        match all.last_mut() {
-            Some(last) if is_wait_of(&step, last) => {
-                if let Step::Extern(ExternCall { op: ExternOp::Collective(c), .. }) = last {
-                    c.asynchronous = false;
+        match &mut all[..] {
+            [before @ .., last] if is_wait_of(&step, last) => {
+                let beside = before.last().is_some_and(|b| side_by_side([b, &*last]) == 2);
+                if beside {
+                    all.push(step);
+                } else {
+                    set_started(last, false);
                 }
             }
-            _ => {
-                let mut step = step;
-                if let Step::Extern(ExternCall { op: ExternOp::Collective(c), .. }) = &mut step {
-                    c.asynchronous = true;
-                }
-                all.push(step);
-            }
+            _ => all.push(step),
         }
     }
     all
+}
+
+fn set_started(step: &mut Step, started: bool) {
+    if let Step::Extern(ExternCall { op: ExternOp::Collective(c), .. }) = step {
+        c.asynchronous = started;
+    }
 }

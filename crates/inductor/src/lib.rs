@@ -22,6 +22,7 @@
 //! ```
 
 mod affine;
+mod buckets;
 mod control;
 mod defs;
 mod emit;

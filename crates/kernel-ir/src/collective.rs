@@ -6,6 +6,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::{ExternCall, ExternOp, Step};
+
 /// The group of the rank alone, which every program has: a collective over it is the identity (on one block).
 pub const SELF_GROUP: &str = "self";
 
@@ -112,6 +114,22 @@ pub struct Collective {
     /// Whether the step only starts it: a later [`ExternOp::Wait`](crate::ExternOp::Wait) completes it, and until then
     /// nothing reads the result or writes the operand.
     pub asynchronous: bool,
+}
+
+/// How many steps at the beginning of a list an engine may be asked to start as one: exchanges of one kind and group that are
+/// only started. 1 where the first one is anything else; 0 of an empty list. All ranks must see the same.
+pub fn side_by_side<'a>(steps: impl IntoIterator<Item = &'a Step>) -> usize {
+    let started = |step: &'a Step| match step {
+        Step::Extern(ExternCall { op: ExternOp::Collective(c), .. }) => {
+            let alone = !c.asynchronous || c.group == SELF_GROUP;
+            (!alone).then(|| (std::mem::discriminant(&c.op), &c.group))
+        }
+        _ => None,
+    };
+    let mut steps = steps.into_iter();
+    let Some(first) = steps.next() else { return 0 };
+    let Some(first) = started(first) else { return 1 };
+    1 + steps.take_while(|s| started(s) == Some(first)).count()
 }
 
 #[cfg(test)]

@@ -53,7 +53,7 @@ mod written;
 
 pub use body::{AccId, BufId, Inst, InstKind, ReduceOp, StoreMode, Val, pruned};
 pub use build::BodyBuilder;
-pub use collective::{Collective, CollectiveOp, Combine, SELF_GROUP};
+pub use collective::{Collective, CollectiveOp, Combine, SELF_GROUP, side_by_side};
 pub use indices::{ConstantRange, drop_checks, guard_indices, prove_indices};
 pub use integer::is_integer_product;
 /// A size symbol of a program.

@@ -121,6 +121,17 @@ pub type FfxStartExchange = unsafe extern "C" fn(
     ticket: *mut u64,
     error: *mut FfxError,
 ) -> i32;
+/// Starts `n` exchanges of one communicator as [`FfxStartExchange`] starts each, in their order, and sets as many tickets. An engine
+/// may run them as one where that costs less. All have the same stream, and no memory of one overlaps a result of another. Every
+/// rank passes the same exchanges at once. Where it fails no ticket is set.
+pub type FfxStartExchanges = unsafe extern "C" fn(
+    ctx: *mut c_void,
+    communicator: *mut FfxCommunicator,
+    exchanges: *const *const FfxExchange,
+    n: usize,
+    tickets: *mut u64,
+    error: *mut FfxError,
+) -> i32;
 /// Returns when the exchange is complete, or orders it before later work on its stream. For an exchange with a stream it may be
 /// called more than once, and tells whether the ranks are still there.
 pub type FfxWaitExchange = unsafe extern "C" fn(
@@ -154,6 +165,8 @@ pub struct FfxCollectives {
     pub abort: Option<FfxAbort>,
     /// Required.
     pub leave: Option<FfxLeave>,
+    /// Optional: null means that exchanges are started one by one.
+    pub start_several: Option<FfxStartExchanges>,
 }
 
 /// A group of ranks as a program names it.
@@ -206,7 +219,7 @@ unsafe impl Sync for FfxCollectivePrograms {}
 tables! {
     FfxWorld { rank, size, device, address, timeout_ms }
     FfxExchange { kind, combine, dtype, reserved, count, send, receive, parameter, stream, step }
-    FfxCollectives { ctx, join, split, start, wait, abort, leave }
+    FfxCollectives { ctx, join, split, start, wait, abort, leave, start_several }
     FfxGroup { name, engine, communicator, rank, size }
     FfxCollectivePrograms { attach }
 }

@@ -8,8 +8,8 @@ use kernel_ir::{CollectiveOp, Combine};
 use plugin_abi::{
     FFX_ALL_GATHER, FFX_ALL_REDUCE, FFX_ALL_TO_ALL, FFX_BROADCAST, FFX_COMBINE_MAX, FFX_COMBINE_MEAN,
     FFX_COMBINE_MIN, FFX_COMBINE_PROD, FFX_COMBINE_SUM, FFX_OK, FFX_REDUCE_SCATTER, FFX_SHIFT,
-    FFX_SHIFT_AROUND, FfxCollectives, FfxCommunicator, FfxError, FfxExchange, FfxStartExchange, FfxStr,
-    FfxWaitExchange, Head,
+    FFX_SHIFT_AROUND, FfxCollectives, FfxCommunicator, FfxError, FfxExchange, FfxStartExchange,
+    FfxStartExchanges, FfxStr, FfxWaitExchange, Head,
 };
 
 use crate::{DType, DeviceId, PluginError, Stream};
@@ -73,6 +73,18 @@ pub trait Communicator: Send + Sync {
     /// # Errors
     /// A dtype that is not combined, a rank that is gone.
     unsafe fn start(&self, exchange: &BlockExchange<'_>) -> Result<u64, PluginError>;
+    /// Starts several exchanges, as one where that costs less, and returns their numbers. All have the same stream, and none uses
+    /// the result of another.
+    ///
+    /// # Safety
+    /// As for [`start`](Communicator::start), for each of them.
+    ///
+    /// # Errors
+    /// As for [`start`](Communicator::start).
+    unsafe fn start_several(&self, exchanges: &[BlockExchange<'_>]) -> Result<Vec<u64>, PluginError> {
+        // SAFETY: the caller's guarantee is passed on unchanged.
+        exchanges.iter().map(|e| unsafe { self.start(e) }).collect()
+    }
     /// Returns when the exchange is complete, or orders it before later work on its stream.
     ///
     /// # Errors
@@ -140,6 +152,7 @@ struct Group {
     ctx: *mut std::ffi::c_void,
     communicator: *mut FfxCommunicator,
     start: FfxStartExchange,
+    several: Option<FfxStartExchanges>,
     wait: FfxWaitExchange,
 }
 
@@ -177,7 +190,8 @@ impl Groups {
                 "the engine of group `{name}` lacks `start` or `wait`"
             )));
         };
-        self.0.push(Group { name: name.to_owned(), rank, size, ctx: table.ctx, communicator, start, wait });
+        let (ctx, several) = (table.ctx, table.start_several);
+        self.0.push(Group { name: name.to_owned(), rank, size, ctx, communicator, start, several, wait });
         Ok(())
     }
 }
@@ -219,32 +233,87 @@ impl Groups {
     /// # Errors
     /// A message that names the cause.
     pub unsafe fn start_on(&self, e: &Exchange<'_>, stream: Stream) -> Result<Ticket, String> {
-        let number = self.0.iter().position(|g| g.name == e.group);
-        let Some(number) = number else { return Err(format!("there is no group `{}`", e.group)) };
-        let group = &self.0[number];
-        let (kind, combine, parameter) = codes(e.op);
-        let exchange = FfxExchange {
-            head: Head::of::<FfxExchange>(),
-            kind,
-            combine,
-            dtype: crate::tensor::dl_type(e.dtype),
-            reserved: 0,
-            count: e.count as u64,
-            send: e.send.cast(),
-            receive: e.receive.cast(),
-            parameter,
-            stream: stream.0,
-            step: FfxStr::new(e.step),
-        };
+        let (number, group) = self.numbered(e.group)?;
+        let exchange = described(e, stream);
         let (mut ticket, mut error) = (0u64, FfxError::new());
         // SAFETY: the communicator lives by the host's guarantee, the caller answers for the memory, everything else lives
         // through the call.
         let status =
             unsafe { (group.start)(group.ctx, group.communicator, &exchange, &mut ticket, &mut error) };
-        if status != FFX_OK {
-            return Err(message(&error));
-        }
-        // Groups count their exchanges separately: the number of the group is in the upper bits.
-        Ok(Ticket(ticket & (u64::MAX >> 8) | (number as u64) << 56))
+        if status == FFX_OK { Ok(of_group(number, ticket)) } else { Err(message(&error)) }
     }
+
+    /// Starts exchanges of one group as [`start_on`](Self::start_on) does, as one where the engine can, else one by one.
+    ///
+    /// # Safety
+    /// As for [`start_on`](Self::start_on), for each of them; none uses the result of another.
+    ///
+    /// # Errors
+    /// A message that names the cause, and the number of the exchange in the list where it is known.
+    pub unsafe fn start_several_on(
+        &self,
+        all: &[Exchange<'_>],
+        stream: Stream,
+    ) -> Result<Vec<Ticket>, (usize, String)> {
+        let Some(first) = all.first() else { return Ok(Vec::new()) };
+        let (number, group) = self.numbered(first.group).map_err(|m| (0, m))?;
+        let (Some(several), [_, _, ..]) = (group.several, all) else {
+            // SAFETY: the caller's guarantee is passed on unchanged.
+            let one = |(n, e)| unsafe { self.start_on(e, stream) }.map_err(|m| (n, m));
+            return all.iter().enumerate().map(one).collect();
+        };
+        if let Some(other) = all.iter().position(|e| e.group != first.group) {
+            return Err((
+                other,
+                format!("exchanges of the groups `{}` and another are not one", first.group),
+            ));
+        }
+        let exchanges: Vec<FfxExchange> = all.iter().map(|e| described(e, stream)).collect();
+        let list: Vec<*const FfxExchange> = exchanges.iter().map(std::ptr::from_ref).collect();
+        let (mut tickets, mut error) = (vec![0u64; all.len()], FfxError::new());
+        // SAFETY: the communicator lives by the host's guarantee, the caller answers for the memory, everything else lives
+        // through the call; the lists have `n` elements.
+        let status = unsafe {
+            several(
+                group.ctx,
+                group.communicator,
+                list.as_ptr(),
+                list.len(),
+                tickets.as_mut_ptr(),
+                &mut error,
+            )
+        };
+        match status {
+            FFX_OK => Ok(tickets.into_iter().map(|ticket| of_group(number, ticket)).collect()),
+            _ => Err((0, message(&error))),
+        }
+    }
+
+    fn numbered(&self, name: &str) -> Result<(usize, &Group), String> {
+        let found = self.0.iter().enumerate().find(|(_, g)| g.name == name);
+        found.ok_or_else(|| format!("there is no group `{name}`"))
+    }
+}
+
+/// An exchange as engines get it.
+fn described(e: &Exchange<'_>, stream: Stream) -> FfxExchange {
+    let (kind, combine, parameter) = codes(e.op);
+    FfxExchange {
+        head: Head::of::<FfxExchange>(),
+        kind,
+        combine,
+        dtype: crate::tensor::dl_type(e.dtype),
+        reserved: 0,
+        count: e.count as u64,
+        send: e.send.cast(),
+        receive: e.receive.cast(),
+        parameter,
+        stream: stream.0,
+        step: FfxStr::new(e.step),
+    }
+}
+
+/// Groups count their exchanges separately: the number of the group is in the upper bits.
+fn of_group(number: usize, ticket: u64) -> Ticket {
+    Ticket(ticket & (u64::MAX >> 8) | (number as u64) << 56)
 }

@@ -356,6 +356,32 @@ impl Communicator for Rank {
         Ok(0)
     }
 
+    /// What stands between the ends of a group of NCCL's is launched as one.
+    unsafe fn start_several(&self, all: &[BlockExchange<'_>]) -> Result<Vec<u64>, PluginError> {
+        let stream = all.first().map_or(Stream::DEFAULT, |e| e.stream);
+        if stream == Stream::DEFAULT || all.iter().any(|e| e.stream != stream) {
+            // SAFETY: the caller's guarantee is passed on unchanged.
+            return all.iter().map(|e| unsafe { self.start(e) }).collect();
+        }
+        self.shared.context.enter()?;
+        self.shared.check()?;
+        // Held until the group has ended: an abort would free what the group still needs.
+        let comm = self.handle.lock();
+        let numbers = vec![0; all.len()];
+        if comm.0.is_null() {
+            return self.shared.check().map(|()| numbers);
+        }
+        let api = self.shared.api;
+        let call = Call { api, comm: comm.0, stream: stream.0, rank: self.rank, size: self.size };
+        // SAFETY: the group is this thread's, and ended below whatever happens in it.
+        api.check("ncclGroupStart", unsafe { (api.group_start)() }).map_err(gone)?;
+        // SAFETY: the caller's guarantee is passed on unchanged; the communicator lives under the lock.
+        let done = all.iter().try_for_each(|e| unsafe { call.run(e, e.send.cast(), e.receive.cast()) });
+        // SAFETY: the group was started above.
+        let ended = api.check("ncclGroupEnd", unsafe { (api.group_end)() }).map_err(gone);
+        done.and(ended).map(|()| numbers)
+    }
+
     fn wait(&self, _ticket: u64) -> Result<(), PluginError> {
         self.shared.check()?;
         let api = self.shared.api;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use fx_ir::{Graph, InputKind};
-use kernel_ir::{ExternOp, Program, Step};
+use kernel_ir::{ExternOp, Program, Step, side_by_side};
 use plugin_host::{LoadedExecutable, Value};
 use sharding::{Costs, Mesh, Part, Plan, Spec, localize, propagate, spec};
 use tensor::Tensor;
@@ -112,11 +112,14 @@ fn stem(name: &str) -> &str {
 
 /// The exchanges of a list of steps, in order.
 fn exchanges(steps: &[Step], into: &mut Vec<Exchange>) {
-    for step in steps {
+    // An engine runs neighbours as one on all ranks, or on none.
+    let mut beside = 0;
+    for (n, step) in steps.iter().enumerate() {
+        beside = if beside > 1 { beside - 1 } else { side_by_side(&steps[n..]) };
         if let Step::Extern(call) = step
             && let ExternOp::Collective(c) = &call.op
         {
-            let sizes = format!("{:?}", call.inputs.first().map(|o| &o.sizes));
+            let sizes = format!("{:?} beside {}", call.inputs.first().map(|o| &o.sizes), beside - 1);
             into.push(Exchange {
                 group: c.group.to_string(),
                 op: format!("{:?} in {}", c.op, stem(&call.name)),

@@ -88,6 +88,49 @@ fn check(exchange: &str, args: &[Arg], transposed: bool, expected: [&[f32]; RANK
     }
 }
 
+/// Two exchanges stand side by side and run beside products, whose result is added to theirs.
+#[test]
+fn exchanges_run_beside_other_work_until_they_are_waited_for() {
+    if gpu_emulator::available().is_err() {
+        eprintln!("skipped: there is no C++ compiler for the emulated GPU");
+        return;
+    }
+    let text = r#"fx 1.0
+graph "beside" {
+  %x: f32[3, 2] = input "x"
+  %a: f32[3, 2] = prims.mul(%x, 2.0)
+  %e: f32[3, 2] = prims.all_reduce(%a, "sum", "dp")
+  %f: f32[3, 2] = prims.all_reduce(%x, "max", "dp")
+  %t: f32[2, 3] = prims.permute(%x, [1, 0])
+  %p: f32[2, 2] = prims.matmul(%t, %x)
+  %q: f32[3, 2] = prims.matmul(%x, %p)
+  %r: f32[3, 2] = prims.matmul(%q, %p)
+  %s: f32[3, 2] = prims.add(%e, %f)
+  %y: f32[3, 2] = prims.add(%s, %r)
+  return %y
+}
+"#;
+    let program = inductor::compile(&text.parse().unwrap(), &inductor::Options::default()).unwrap();
+    let started = (0..program.steps.len()).any(|n| kernel_ir::side_by_side(&program.steps[n..]) == 2);
+    assert!(started, "{program}");
+    let x = |rank: usize| -> Vec<f32> { (0..6).map(|n| (6 * rank + n) as f32).collect() };
+    let product = |a: &[f32], b: &[f32]| -> Vec<f32> {
+        let one = |n: usize| (0..2).map(|k| a[n / 2 * 2 + k] * b[2 * k + n % 2]).sum();
+        (0..a.len()).map(one).collect()
+    };
+    let expected = |rank: usize| -> Vec<f32> {
+        let own = x(rank);
+        let p: Vec<f32> =
+            (0..4).map(|n| (0..3).map(|k| own[2 * k + n / 2] * own[2 * k + n % 2]).sum()).collect();
+        let r = product(&product(&own, &p), &p);
+        (0..6).map(|n| 2.0 * (x(0)[n] + x(1)[n]) + x(1)[n] + r[n]).collect()
+    };
+    for mode in ["default", "reduce-overhead", "max-autotune"] {
+        let got = on_ranks("beside", &program.to_bytes(), mode);
+        assert_eq!(got, [expected(0), expected(1)], "{mode}");
+    }
+}
+
 #[test]
 fn sums_of_ranks_are_in_the_order_of_the_devices_work() {
     let sum: &[f32] = &[13., 17., 21., 25., 29., 33.];

@@ -40,6 +40,13 @@ pub trait Calls: Send + Sync + Sized + 'static {
     fn enter(&self) -> Result<(), GpuError>;
     /// The stream of the device's work.
     fn stream(&self) -> Handle;
+    /// Makes another stream, whose work comes before that of [`stream`](Calls::stream) where the device has to choose; `None`
+    /// where this driver uses one alone.
+    fn create_stream(&self) -> Result<Option<Handle>, GpuError> {
+        Ok(None)
+    }
+    /// Destroys a stream of [`create_stream`](Calls::create_stream), once; its work ends first.
+    fn destroy_stream(&self, _stream: Handle) {}
     /// Waits for all work of the stream.
     fn synchronize(&self) -> Result<(), GpuError>;
 

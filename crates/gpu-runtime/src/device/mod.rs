@@ -8,6 +8,7 @@ mod code;
 mod events;
 mod graph;
 mod platform;
+mod side;
 mod staging;
 mod vendor;
 
@@ -25,7 +26,8 @@ use self::events::Event;
 use self::staging::Staging;
 pub use self::vendor::Vendor;
 use crate::{
-    Arguments, Cache, Candidate, Driver, GpuError, Grid, HostMemory, Module, Recorder, Recording, SharedCache,
+    Arguments, Cache, Candidate, Driver, GpuError, Grid, HostMemory, Module, Recorder, Recording,
+    SharedCache, SideStream,
 };
 
 /// Parameters of a launch that need no allocation.
@@ -331,6 +333,12 @@ impl<V: Vendor> Driver for Device<V> {
         let mark = Event::new(&self.vendor, false)?;
         mark.record(Handle(other.0))?;
         self.note(mark.hold(self.vendor.stream()))
+    }
+
+    fn side_stream(&self, marks: usize) -> Result<Option<Box<dyn SideStream>>, GpuError> {
+        self.enter()?;
+        let side = self.note(side::Side::new(&self.vendor, marks))?;
+        Ok(side.map(|side| Box::new(side) as Box<dyn SideStream>))
     }
 
     fn before(&self, other: Stream) -> Result<(), GpuError> {

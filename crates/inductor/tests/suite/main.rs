@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // a failing test may panic
 
+mod exchanges;
 mod files;
 mod fusion;
 mod in_place;

@@ -57,7 +57,7 @@ fn tables_have_their_golden_layout() {
          stream@56+8 step@64+16",
     );
     check::<FfxCollectives>(
-        "FfxCollectives 64: ctx@8+8 join@16+8 split@24+8 start@32+8 wait@40+8 abort@48+8 leave@56+8",
+        "FfxCollectives 72: ctx@8+8 join@16+8 split@24+8 start@32+8 wait@40+8 abort@48+8 leave@56+8 start_several@64+8",
     );
     check::<FfxGroup>("FfxGroup 48: name@8+16 engine@24+8 communicator@32+8 rank@40+4 size@44+4");
     check::<FfxCollectivePrograms>("FfxCollectivePrograms 16: attach@8+8");

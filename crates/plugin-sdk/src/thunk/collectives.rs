@@ -27,6 +27,7 @@ pub fn engine_table(engine: Box<dyn CollectiveEngine>) -> &'static FfxCollective
         wait: Some(wait),
         abort: Some(abort),
         leave: Some(leave),
+        start_several: Some(start_several),
     }))
 }
 
@@ -107,24 +108,63 @@ unsafe extern "C" fn start(
     unsafe {
         guard(error, || {
             let ticket = ticket.as_mut().ok_or_else(null_out)?;
-            let e: FfxExchange = request::table(exchange)?;
-            let op = of_codes(e.kind, e.combine, e.parameter);
-            let op = op.ok_or_else(|| {
-                PluginError::invalid(format!("no exchange has the codes {}, {}", e.kind, e.combine))
-            })?;
-            let exchange = BlockExchange {
-                op,
-                dtype: dtype_of(e.dtype)?,
-                count: usize::try_from(e.count).map_err(|_| PluginError::out_of_memory(e.count))?,
-                send: e.send.cast(),
-                receive: e.receive.cast(),
-                stream: Stream(e.stream),
-                step: request::text(e.step, "a step's name")?,
-            };
-            *ticket = communicator(of)?.start(&exchange)?;
+            *ticket = communicator(of)?.start(&asked(exchange)?)?;
             Ok(())
         })
     }
+}
+
+unsafe extern "C" fn start_several(
+    _ctx: *mut c_void,
+    of: *mut FfxCommunicator,
+    exchanges: *const *const FfxExchange,
+    n: usize,
+    tickets: *mut u64,
+    error: *mut FfxError,
+) -> i32 {
+    // SAFETY: pointers keep the contract that all slots share (`slots`), and both lists have `n` elements; the caller answers for
+    // the exchanges' memory.
+    unsafe {
+        guard(error, || {
+            if n == 0 {
+                return Ok(());
+            }
+            if exchanges.is_null() || tickets.is_null() {
+                return Err(null_out());
+            }
+            let list = std::slice::from_raw_parts(exchanges, n);
+            let all = list.iter().map(|e| asked(*e)).collect::<Result<Vec<_>, PluginError>>()?;
+            let numbers = communicator(of)?.start_several(&all)?;
+            if numbers.len() != n {
+                return Err(PluginError::internal(format!("{} numbers of {n} exchanges", numbers.len())));
+            }
+            std::slice::from_raw_parts_mut(tickets, n).copy_from_slice(&numbers);
+            Ok(())
+        })
+    }
+}
+
+/// The exchange that a caller asks for.
+///
+/// # Safety
+/// The pointer keeps the contract that all slots share (`slots`).
+unsafe fn asked<'a>(exchange: *const FfxExchange) -> Result<BlockExchange<'a>, PluginError> {
+    // SAFETY: the caller's guarantee is passed on unchanged.
+    let e: FfxExchange = unsafe { request::table(exchange)? };
+    let op = of_codes(e.kind, e.combine, e.parameter);
+    let op = op.ok_or_else(|| {
+        PluginError::invalid(format!("no exchange has the codes {}, {}", e.kind, e.combine))
+    })?;
+    Ok(BlockExchange {
+        op,
+        dtype: dtype_of(e.dtype)?,
+        count: usize::try_from(e.count).map_err(|_| PluginError::out_of_memory(e.count))?,
+        send: e.send.cast(),
+        receive: e.receive.cast(),
+        stream: Stream(e.stream),
+        // SAFETY: as above; the text lives through the call.
+        step: unsafe { request::text(e.step, "a step's name")? },
+    })
 }
 
 unsafe extern "C" fn wait(

@@ -303,6 +303,40 @@ fn a_batch_in_parts_takes_no_exchange_but_that_of_the_result() {
     assert_eq!(exchanges(MLP, "dp=2", &plan), [("y".to_owned(), Kind::AllGather)]);
 }
 
+/// A layer over sequences that stand before the batch, as attention of PyTorch has them: rows of its products are those of the
+/// batch in every position.
+const BATCH_SECOND: &str = "fx 1.0
+graph \"second\" {
+  %x: f32[4, 20, 8] = input \"x\"
+  %w: f32[8, 8] = parameter \"w\"
+
+  %p: f32[20, 4, 8] = prims.permute(%x, [1, 0, 2])
+  %r: f32[80, 8] = prims.reshape(%p, [80, 8])
+  %t: f32[8, 8] = prims.permute(%w, [1, 0])
+  %m: f32[80, 8] = prims.matmul(%r, %t)
+  %b: f32[20, 4, 8] = prims.reshape(%m, [20, 4, 8])
+  %y: f32[4, 20, 8] = prims.permute(%b, [1, 0, 2])
+  return %y
+}
+";
+
+#[test]
+fn a_batch_in_the_second_place_takes_no_other_exchange() {
+    let (graph, mesh): (Graph, Mesh) = (BATCH_SECOND.parse().unwrap(), "dp=2".parse().unwrap());
+    let plan = Plan::usual(&mesh);
+    assert_eq!(exchanges(BATCH_SECOND, "dp=2", &plan), [("y".to_owned(), Kind::AllGather)]);
+    let fixed = plan.resolve(&graph, &graph, &mesh).unwrap();
+    let layout = propagate(&graph, &mesh, &fixed, &Costs::default()).unwrap();
+    let input = |name: &str| {
+        let sizes: &[usize] = if name == "x" { &[4, 20, 8] } else { &[8, 8] };
+        tensor::formula::fill(name, sizes, 1.0, 0.1).unwrap()
+    };
+    let expected = interp::run(&graph, &[input("x"), input("w")]).unwrap();
+    for got in ranks::run(&graph, &mesh, &layout, &input, &HashMap::new()) {
+        ranks::assert_close("second", &got[0], &expected[0], 1e-5, 1e-30);
+    }
+}
+
 #[test]
 fn what_a_plan_names_must_exist() {
     let graph: Graph = MLP.parse().unwrap();

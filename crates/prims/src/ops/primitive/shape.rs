@@ -63,7 +63,11 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
             lower: Lower::Loop(lower_reshape),
             complex: ComplexRule::Parts,
             batch: BatchRule::Rule(crate::ops::batches::rules::reshape),
-            shard: ShardRule::Ways(shardings::movement::reshape, LocalArgs::Sizes("sizes")),
+            shard: ShardRule::Sectioned(
+                shardings::movement::reshape,
+                shardings::movement::sectioned_reshape,
+                LocalArgs::Sizes("sizes"),
+            ),
             reference: Reference::Fn(|c| one(c, c.tensor("a")?.reshape(c.out().1))),
         },
         grad: Grad::Rule(grad_shape::reshape),

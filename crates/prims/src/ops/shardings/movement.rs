@@ -57,12 +57,12 @@ pub(in crate::ops) fn reshape(call: &LowerCall<'_>) -> Ways {
         };
         ways.push(way(vec![Placement::blocks(first, units.0)], vec![Placement::blocks(second, units.1)]));
         if inner_a == SymExpr::ONE
-            && let Some((one, many)) = sections(&a.sizes, first, &out.sizes, (second, to.end))
+            && let Some((one, many)) = sections(&a.sizes, first, &out.sizes, (second, to.end), MOST_SECTIONS)
         {
             ways.push(way(vec![one], vec![many]));
         }
         if inner_out == SymExpr::ONE
-            && let Some((one, many)) = sections(&out.sizes, second, &a.sizes, (first, from.end))
+            && let Some((one, many)) = sections(&out.sizes, second, &a.sizes, (first, from.end), MOST_JOINED)
         {
             ways.push(way(vec![many], vec![one]));
         }
@@ -71,8 +71,31 @@ pub(in crate::ops) fn reshape(call: &LowerCall<'_>) -> Ways {
     Ok(ways)
 }
 
-/// Most sections that a reshape is thought to make: those of fused weights, not the heads of attention.
+/// A dimension that is in sections already, as many as the outermost one of those that it becomes has elements.
+pub(in crate::ops) fn sectioned_reshape(call: &LowerCall<'_>, operands: &[Placement]) -> Ways {
+    let (a, out) = (call.meta("a")?, call.out(0)?);
+    let mut ways = Vec::new();
+    for (from, to) in groups(&a.sizes, &out.sizes) {
+        let (Some(first), Some(second)) =
+            (outermost(&a.sizes, from.clone()), outermost(&out.sizes, to.clone()))
+        else {
+            continue;
+        };
+        if within(&a.sizes, first, from.end) == SymExpr::ONE
+            && let Some((one, many)) = sections(&a.sizes, first, &out.sizes, (second, to.end), MOST_JOINED)
+            && operands == [one.clone()]
+        {
+            ways.push(way(vec![one], vec![many]));
+        }
+    }
+    Ok(ways)
+}
+
+/// Most sections that a reshape is thought to make of a dimension: those of fused weights, not the heads of attention.
 const MOST_SECTIONS: i64 = 16;
+/// Most sections that dimensions become which are joined: a batch behind the positions of a sequence has as many as there are
+/// positions.
+const MOST_JOINED: i64 = 1 << 12;
 
 /// Parts of the dimension within the outermost one of `many`, and those of the one dimension that all of them are.
 fn sections(
@@ -80,8 +103,9 @@ fn sections(
     dim: usize,
     many: &[SymExpr],
     (outer, end): (usize, usize),
+    most: i64,
 ) -> Option<(Placement, Placement)> {
-    let count = many[outer].as_const().filter(|n| (2..=MOST_SECTIONS).contains(n))?;
+    let count = many[outer].as_const().filter(|n| (2..=most).contains(n))?;
     let inner = outermost(many, outer + 1..end)?;
     let section = divide(&one[dim], &many[outer])?;
     let unit = within(many, inner, end);
