@@ -279,14 +279,15 @@ impl Pass<'_> {
         }
     }
 
-    /// Whether a way has a stored value in parts although its result is neither stored nor wanted in parts.
+    /// Whether a way has a stored value in parts, or as one of many summands, although its result is neither stored nor wanted in
+    /// parts.
     fn opens_storage(&self, axis: usize, way: &Way, operands: &[ValueId], outs: &[ValueId]) -> bool {
-        let in_parts =
-            |(v, p): (&ValueId, &Placement)| p.dim().is_some() && self.stored.contains(&(*v, axis));
+        let open =
+            |(v, p): (&ValueId, &Placement)| *p != Placement::Replicate && self.stored.contains(&(*v, axis));
         let kept = |(v, p): (&ValueId, &Placement)| {
             self.stored.contains(&(*v, axis)) || self.wanted.get(v).is_some_and(|wanted| wanted[axis] == *p)
         };
-        operands.iter().zip(&way.operands).any(in_parts) && !outs.iter().zip(&way.results).any(kept)
+        operands.iter().zip(&way.operands).any(open) && !outs.iter().zip(&way.results).any(kept)
     }
 
     fn spec(&self, v: ValueId) -> Spec {
