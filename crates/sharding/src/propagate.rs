@@ -269,12 +269,13 @@ impl Pass<'_> {
             .map_err(|source| crate::call_error(self.graph, id, source))
     }
 
-    /// A stored value in narrower numbers is stored as well: fewer bytes are gathered.
+    /// A stored value in narrower numbers is stored as well: fewer bytes are gathered. So is one in other numbers that the update
+    /// wants in parts.
     fn keep(&mut self, target: &str, (operands, outs): (&[ValueId], &[ValueId]), axis: usize) {
-        if let ("prims.convert", [of], [to]) = (target, operands, outs)
-            && self.stored.contains(&(*of, axis))
-            && bytes_hint(self.graph, *to) <= bytes_hint(self.graph, *of)
-        {
+        let ("prims.convert", [of], [to]) = (target, operands, outs) else { return };
+        let wanted = self.wanted.get(to).is_some_and(|wanted| wanted[axis].dim().is_some());
+        let narrower = bytes_hint(self.graph, *to) <= bytes_hint(self.graph, *of);
+        if self.stored.contains(&(*of, axis)) && (narrower || wanted) {
             self.stored.insert((*to, axis));
         }
     }
