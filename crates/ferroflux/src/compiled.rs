@@ -445,8 +445,8 @@ fn form_of_rank(
     let whole = pipeline::run(functional, StageId::Autocast..=StageId::Optimized, &cx)?;
     let Sharded { graph, parts } = mesh.shard(&whole, &whole)?;
     let optimized = Optimized { graph, shown };
-    let (kernels, mut executable) = optimized.compile(backend, options, &wanted, (None, &cx))?;
-    mesh.attach(&mut executable, &kernels.program)?;
+    let compile = |wanted: &KernelOptions| optimized.compile(backend, options, wanted, (None, &cx));
+    let (kernels, executable) = mesh.compile(&wanted, compile)?;
     Ok((Form { kernels, shown: optimized.shown, caller }, executable, parts))
 }
 

@@ -6,12 +6,15 @@ use kernel_ir::{ArenaPlan, BufId, ExternCall, ExternOp, Footprint, Program, Step
 
 use crate::buckets;
 
-/// Rewrites the steps of a call, and its memory plan where they changed.
-pub(crate) fn run(program: &mut Program) {
+/// Rewrites the steps of a call, and its memory plan where they changed. `apart`: no exchanges stand side by side.
+pub(crate) fn run(program: &mut Program, apart: bool) {
     let before = std::mem::take(&mut program.steps);
     let none = !before.iter().any(|step| started(program, step, None).is_some());
-    let steps = if none { before } else { spread(program, buckets::run(program, before)) };
-    program.steps = steps;
+    program.steps = match (none, apart) {
+        (true, _) => before,
+        (_, false) => spread(program, buckets::run(program, before)),
+        (_, true) => alone(spread(program, before.into_iter().map(|step| (step, None)).collect())),
+    };
     if !none {
         program.plan = ArenaPlan::of(program);
     }
@@ -86,6 +89,25 @@ fn at_once(mut steps: Vec<Step>) -> Vec<Step> {
         }
     }
     all
+}
+
+/// Of exchanges that are started side by side all but the last one are complete at once.
+fn alone(mut steps: Vec<Step>) -> Vec<Step> {
+    let mut complete = Vec::new();
+    for n in 1..steps.len() {
+        if side_by_side(&steps[n - 1..=n]) == 2 {
+            set_started(&mut steps[n - 1], false);
+            if let Step::Extern(call) = &steps[n - 1] {
+                complete.push(call.outputs.clone());
+            }
+        }
+    }
+    let waits = |step: &Step| match step {
+        Step::Extern(call) => call.op == ExternOp::Wait && complete.contains(&call.outputs),
+        _ => false,
+    };
+    steps.retain(|step| !waits(step));
+    steps
 }
 
 fn set_started(step: &mut Step, started: bool) {

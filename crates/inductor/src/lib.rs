@@ -66,6 +66,8 @@ pub struct Options {
     /// Whether the caller answers for indices from data: then none is checked, and one that is out of bounds accesses
     /// unrelated memory.
     pub unchecked_indices: bool,
+    /// Whether no exchanges stand side by side: for ranks whose programs differ so much that each would bring others together.
+    pub apart: bool,
 }
 
 /// Compiles a graph in the prim dialect. Every problem of the graph is in the error.
@@ -75,7 +77,7 @@ pub fn compile(graph: &Graph, options: &Options) -> Result<Program, InductorErro
     kernel_ir::prove_indices(&mut program);
     // Views and masks can hide ranges, so such indices are checked against the buffer itself.
     kernel_ir::guard_indices(&mut program);
-    exchanges::run(&mut program);
+    exchanges::run(&mut program, options.apart);
     together::run(&mut program);
     Ok(program)
 }

@@ -283,8 +283,10 @@ impl Resolved<'_> {
                 let whole = graph.meta(*v).and_then(|m| m.static_sizes());
                 *kind == InputKind::Parameter && whole.is_some_and(|s| s.first().is_some_and(|n| *n > 1))
             });
-            let names: Vec<String> = parameters.map(|(_, _, name)| name.to_owned()).collect();
-            names.iter().for_each(|name| self.fix(name, axis, Placement::shard(0)));
+            for (v, _, name) in parameters {
+                self.fix(name, axis, Placement::shard(0));
+                self.constraints.stored.insert((v, axis));
+            }
         }
         Ok(())
     }

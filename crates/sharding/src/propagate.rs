@@ -9,7 +9,7 @@ use fx_ir::{Arg, Graph, NodeId, NodeKind, OutputKind, ValueId};
 use prims::facts::bytes_hint;
 use prims::shard_rule::{self, rule};
 use prims::{Call, LowerCall, Placement, ShardRule, Way};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::spec::{self, Spec, is_even, is_valid, normalize};
 use crate::{Costs, Mesh, ShardingError};
@@ -24,6 +24,8 @@ pub struct Constraints {
     pub values: FxHashMap<ValueId, Fixed>,
     /// Of outputs that are returned to the caller, by number.
     pub outputs: FxHashMap<usize, Fixed>,
+    /// Placeholders that are in parts along an axis only to be kept and updated: what else computes with them has them whole.
+    pub stored: FxHashSet<(ValueId, usize)>,
 }
 
 /// The placements of a call.
@@ -67,6 +69,7 @@ pub fn propagate(
         wanted: FxHashMap::default(),
         moved: FxHashMap::default(),
         readers: FxHashMap::default(),
+        stored: constraints.stored.clone(),
     };
     for (_, args) in graph.iter().filter_map(|(_, node)| node.as_call()) {
         shard_rule::operands(args).into_iter().for_each(|v| *pass.readers.entry(v).or_insert(0) += 1);
@@ -94,6 +97,8 @@ struct Pass<'a> {
     moved: FxHashMap<ValueId, Vec<Spec>>,
     /// How many operands a value is.
     readers: FxHashMap<ValueId, usize>,
+    /// Values in parts that calls have whole: what the constraints name, and the same in narrower numbers.
+    stored: FxHashSet<(ValueId, usize)>,
 }
 
 /// An alternative for one axis.
@@ -193,6 +198,7 @@ impl Pass<'_> {
             let now: Vec<Placement> = specs.iter().map(|s| s[axis].clone()).collect();
             let further = self.sectioned_ways(id, target, args, &outs, &now)?;
             let all: Vec<&Way> = ways.iter().chain(&further).collect();
+            self.keep(target, (&operands, &outs), axis);
             let best = self.best(id, axis, &all, (&operands, &specs), &outs, &choice);
             for (spec, placement) in choice.operands.iter_mut().zip(&best.operands) {
                 spec[axis] = placement.clone();
@@ -263,6 +269,28 @@ impl Pass<'_> {
             .map_err(|source| crate::call_error(self.graph, id, source))
     }
 
+    /// A stored value in narrower numbers is stored as well: fewer bytes are gathered. So is one in other numbers that the update
+    /// wants in parts.
+    fn keep(&mut self, target: &str, (operands, outs): (&[ValueId], &[ValueId]), axis: usize) {
+        let ("prims.convert", [of], [to]) = (target, operands, outs) else { return };
+        let wanted = self.wanted.get(to).is_some_and(|wanted| wanted[axis].dim().is_some());
+        let narrower = bytes_hint(self.graph, *to) <= bytes_hint(self.graph, *of);
+        if self.stored.contains(&(*of, axis)) && (narrower || wanted) {
+            self.stored.insert((*to, axis));
+        }
+    }
+
+    /// Whether a way has a stored value in parts, or as one of many summands, although its result is neither stored nor wanted in
+    /// parts.
+    fn opens_storage(&self, axis: usize, way: &Way, operands: &[ValueId], outs: &[ValueId]) -> bool {
+        let open =
+            |(v, p): (&ValueId, &Placement)| *p != Placement::Replicate && self.stored.contains(&(*v, axis));
+        let kept = |(v, p): (&ValueId, &Placement)| {
+            self.stored.contains(&(*v, axis)) || self.wanted.get(v).is_some_and(|wanted| wanted[axis] == *p)
+        };
+        operands.iter().zip(&way.operands).any(open) && !outs.iter().zip(&way.results).any(kept)
+    }
+
     fn spec(&self, v: ValueId) -> Spec {
         self.layout.values.get(&v).cloned().unwrap_or_else(|| spec::whole(self.mesh))
     }
@@ -320,6 +348,9 @@ impl Pass<'_> {
         chosen: &Choice,
         work: f64,
     ) -> Option<Candidate> {
+        if self.opens_storage(axis, &way, operands, outs) {
+            return None;
+        }
         let ranks = self.mesh.axes()[axis].size as f64;
         let mut cost = 0.0;
         let mut follows = false;

@@ -102,12 +102,13 @@ impl Member {
     }
 
     /// Gives an executable the groups of the mesh, after the ranks have compared their lists of exchanges: all of them which
-    /// exchanges there are, those of a group also their sizes.
+    /// exchanges there are, those of a group also their sizes. Tells whether all ranks have the same ones side by side: an engine
+    /// runs these as one, on all ranks or on none.
     pub(super) fn attach(
         &self,
         executable: &mut LoadedExecutable,
         exchanges: &[Exchange],
-    ) -> Result<(), Error> {
+    ) -> Result<bool, Error> {
         let groups: Vec<(&str, &Communicator)> = self.0.groups.iter().map(|(n, c)| (n.as_str(), c)).collect();
         executable.attach_groups(&groups)?;
         let _turn = self.turn();
@@ -118,16 +119,22 @@ impl Member {
             let own = exchanges.iter().filter(|e| e.group == *name);
             same(group, name, &own.map(|e| format!("{} of {};", e.op, e.sizes)).collect::<String>())?;
         }
-        Ok(())
+        let beside: String = exchanges.iter().map(|e| format!("{};", e.beside)).collect();
+        Ok(differs(&self.0.world, &beside)?.is_none())
     }
 }
 
 /// Compares a text of all ranks of a group; an empty name is all of the mesh.
 fn same(group: &Communicator, name: &str, text: &str) -> Result<(), Error> {
-    let all = group.all_gather(&tensor::formula::fnv1a64(text).to_le_bytes())?;
-    let Some(rank) = all.iter().position(|other| *other != all[0]) else { return Ok(()) };
+    let Some(rank) = differs(group, text)? else { return Ok(()) };
     let of = if name.is_empty() { String::new() } else { format!(" of `{name}`") };
     Err(Error::Mesh(format!(
         "rank {rank}{of} has compiled other exchanges than rank 0: the ranks must have the same model, plan and options"
     )))
+}
+
+/// The first rank of a group whose text is another than that of rank 0.
+fn differs(group: &Communicator, text: &str) -> Result<Option<usize>, Error> {
+    let all = group.all_gather(&tensor::formula::fnv1a64(text).to_le_bytes())?;
+    Ok(all.iter().position(|other| *other != all[0]))
 }

@@ -12,6 +12,7 @@ use tracing::info_span;
 use super::Member;
 use super::regions::{PartPlace, Region, Window, copy, numbers};
 use crate::Error;
+use crate::pipeline::{KernelOptions, Kernels};
 
 /// How a compilation uses a mesh.
 #[derive(Clone, Debug)]
@@ -88,8 +89,30 @@ impl MeshOptions {
         Ok(Sharded { graph: local.graph, parts })
     }
 
-    /// Gives an executable its groups; every rank of the mesh calls it for the same program.
-    pub(crate) fn attach(&self, executable: &mut LoadedExecutable, program: &Program) -> Result<(), Error> {
+    /// Compiles this rank's graph and gives the executable its groups; every rank of the mesh calls it for the same program. Where
+    /// ranks bring other exchanges together, because parts of different sizes were fused in other ways, none does.
+    ///
+    /// # Errors
+    /// Those of `compile`; ranks with other exchanges.
+    pub(crate) fn compile(
+        &self,
+        options: &KernelOptions,
+        compile: impl Fn(&KernelOptions) -> Result<(Kernels, LoadedExecutable), Error>,
+    ) -> Result<(Kernels, LoadedExecutable), Error> {
+        let (kernels, mut executable) = compile(options)?;
+        if self.attach(&mut executable, &kernels.program)? {
+            return Ok((kernels, executable));
+        }
+        tracing::info!(target: "sharding", "exchanges stay apart: ranks would bring different ones together");
+        let (kernels, mut executable) = compile(&KernelOptions { apart: true, ..options.clone() })?;
+        match self.attach(&mut executable, &kernels.program)? {
+            true => Ok((kernels, executable)),
+            false => Err(Error::Internal("exchanges that stand apart stand side by side".into())),
+        }
+    }
+
+    /// Gives an executable its groups, and tells whether all ranks have the same exchanges side by side.
+    fn attach(&self, executable: &mut LoadedExecutable, program: &Program) -> Result<bool, Error> {
         let mut all = Vec::new();
         exchanges(&program.steps, &mut all);
         self.member.attach(executable, &all)
@@ -103,6 +126,8 @@ pub(super) struct Exchange {
     pub(super) op: String,
     /// What those of the group must agree about besides: parts of different sizes make programs of different sizes.
     pub(super) sizes: String,
+    /// How many from this one on stand side by side.
+    pub(super) beside: usize,
 }
 
 /// A name without the numbers that make it unique in the graph of one rank.
@@ -112,18 +137,18 @@ fn stem(name: &str) -> &str {
 
 /// The exchanges of a list of steps, in order.
 fn exchanges(steps: &[Step], into: &mut Vec<Exchange>) {
-    // An engine runs neighbours as one on all ranks, or on none.
     let mut beside = 0;
     for (n, step) in steps.iter().enumerate() {
         beside = if beside > 1 { beside - 1 } else { side_by_side(&steps[n..]) };
         if let Step::Extern(call) = step
             && let ExternOp::Collective(c) = &call.op
         {
-            let sizes = format!("{:?} beside {}", call.inputs.first().map(|o| &o.sizes), beside - 1);
+            let sizes = format!("{:?}", call.inputs.first().map(|o| &o.sizes));
             into.push(Exchange {
                 group: c.group.to_string(),
                 op: format!("{:?} in {}", c.op, stem(&call.name)),
                 sizes,
+                beside,
             });
         }
         step.nested().into_iter().for_each(|list| exchanges(list, into));

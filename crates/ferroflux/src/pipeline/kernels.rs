@@ -32,6 +32,8 @@ pub(crate) struct KernelOptions {
     pub(crate) lent_results: Vec<bool>,
     /// Whether indices from data are not checked.
     pub(crate) unchecked_indices: bool,
+    /// Whether exchanges between ranks stay apart.
+    pub(crate) apart: bool,
 }
 
 impl KernelOptions {
@@ -86,6 +88,7 @@ pub(crate) fn lower(optimized: &Graph, options: &KernelOptions, cx: &Cx<'_>) -> 
         output_strides: options.output_strides.clone(),
         written,
         unchecked_indices: options.unchecked_indices,
+        apart: options.apart,
     };
     let program = inductor::compile(optimized, &options)?;
     cx.observer.kernels(&program)?;

@@ -279,8 +279,8 @@ impl Program {
         }
         let optimized = Optimized { graph, shown: whole.shown };
         let wanted = KernelOptions { in_place: true, ..KernelOptions::of_optimized(&optimized.graph) };
-        let (kernels, mut executable) = optimized.compile(backend, options, &wanted, (None, &cx))?;
-        mesh.attach(&mut executable, &kernels.program)?;
+        let compile = |wanted: &KernelOptions| optimized.compile(backend, options, wanted, (None, &cx));
+        let (kernels, executable) = mesh.compile(&wanted, compile)?;
         let weight = |name: &str| match self.weight_value(name, None)? {
             Some(whole) => parts.cut_value(name, whole).map(Some),
             None => Ok(None),

@@ -64,9 +64,13 @@ graph "g" {
 "#;
 
 fn compiled(text: &str) -> Program {
+    compiled_by(text, false)
+}
+
+fn compiled_by(text: &str, apart: bool) -> Program {
     let graph: Graph = text.parse().unwrap();
     fx_ir::verify(&graph, &prims::prim_legality()).unwrap_or_else(|e| panic!("{}\n{text}", e[0]));
-    let options = inductor::Options { written: inductor::buffer_writes(&graph), ..Default::default() };
+    let options = inductor::Options { written: inductor::buffer_writes(&graph), apart, ..Default::default() };
     let program = inductor::compile(&graph, &options).unwrap();
     kernel_ir::verify(&program).unwrap_or_else(|e| panic!("{e}\n{program}"));
     assert_eq!(program.to_string().parse::<Program>().unwrap(), program);
@@ -329,6 +333,10 @@ fn random_programs_keep_their_order_and_values() {
         check(&text, &program);
         same_values(&text, &program);
         together += usize::from(runs(&program).iter().any(|n| *n > 1));
+        let program = compiled_by(&text, true);
+        check(&text, &program);
+        same_values(&text, &program);
+        assert!(runs(&program).iter().all(|n| *n == 1), "{program}");
     }
     assert!(together > 50, "{together} programs have exchanges side by side");
 }

@@ -162,7 +162,7 @@ unsafe fn asked<'a>(exchange: *const FfxExchange) -> Result<BlockExchange<'a>, P
         send: e.send.cast(),
         receive: e.receive.cast(),
         stream: Stream(e.stream),
-        // SAFETY: as above; the text lives through the call.
+        // SAFETY: the exchange is borrowed for the call, and the text with it.
         step: unsafe { request::text(e.step, "a step's name")? },
     })
 }

@@ -303,6 +303,16 @@ fn a_batch_in_parts_takes_no_exchange_but_that_of_the_result() {
     assert_eq!(exchanges(MLP, "dp=2", &plan), [("y".to_owned(), Kind::AllGather)]);
 }
 
+#[test]
+fn stored_weights_are_gathered_and_not_what_is_computed_with_them() {
+    let plan = Plan::usual(&"fsdp=2".parse().unwrap());
+    let found = exchanges(MLP, "fsdp=2", &plan);
+    let (gathered, result) = found.split_at(found.len() - 1);
+    let weights = ["w1", "w2"].map(|name| (name.to_owned(), Kind::AllGather));
+    assert_eq!(gathered, weights);
+    assert_eq!(result, [("y".to_owned(), Kind::AllGather)]);
+}
+
 /// A layer over sequences that stand before the batch, as attention of PyTorch has them: rows of its products are those of the
 /// batch in every position.
 const BATCH_SECOND: &str = "fx 1.0
