@@ -260,7 +260,7 @@ impl Rank {
         }
         if let Some(mailboxes) = self.handle.mailboxes.get().filter(|_| Mailboxes::takes(e)) {
             // SAFETY: the caller's guarantee is passed on unchanged.
-            return unsafe { mailboxes.put(e, (send, receive), stream) };
+            return unsafe { mailboxes.put(&[(*e, send, receive)], stream) };
         }
         let call = Call { api, comm: comm.0, stream, rank: self.rank, size: self.size };
         // SAFETY: the caller's guarantee is passed on unchanged.
@@ -357,7 +357,7 @@ impl Communicator for Rank {
     }
 
     /// What stands between the ends of a group of NCCL's is launched as one.
-    unsafe fn start_several(&self, all: &[BlockExchange<'_>]) -> Result<Vec<u64>, PluginError> {
+    unsafe fn start_several<'a>(&self, all: &[BlockExchange<'a>]) -> Result<Vec<u64>, PluginError> {
         let stream = all.first().map_or(Stream::DEFAULT, |e| e.stream);
         if stream == Stream::DEFAULT || all.iter().any(|e| e.stream != stream) {
             // SAFETY: the caller's guarantee is passed on unchanged.
@@ -371,12 +371,23 @@ impl Communicator for Rank {
         if comm.0.is_null() {
             return self.shared.check().map(|()| numbers);
         }
+        let placed = |e: &BlockExchange<'a>| (*e, e.send.cast::<c_void>(), e.receive.cast::<c_void>());
+        let mailboxes = self.handle.mailboxes.get();
+        let (small, all): (Vec<_>, Vec<_>) =
+            all.iter().map(placed).partition(|(e, ..)| mailboxes.is_some() && Mailboxes::takes(e));
+        if let Some(mailboxes) = mailboxes {
+            // SAFETY: the caller's guarantee is passed on unchanged.
+            unsafe { mailboxes.put(&small, stream.0)? };
+        }
+        if all.is_empty() {
+            return Ok(numbers);
+        }
         let api = self.shared.api;
         let call = Call { api, comm: comm.0, stream: stream.0, rank: self.rank, size: self.size };
         // SAFETY: the group is this thread's, and ended below whatever happens in it.
         api.check("ncclGroupStart", unsafe { (api.group_start)() }).map_err(gone)?;
         // SAFETY: the caller's guarantee is passed on unchanged; the communicator lives under the lock.
-        let done = all.iter().try_for_each(|e| unsafe { call.run(e, e.send.cast(), e.receive.cast()) });
+        let done = all.iter().try_for_each(|(e, send, receive)| unsafe { call.run(e, *send, *receive) });
         // SAFETY: the group was started above.
         let ended = api.check("ncclGroupEnd", unsafe { (api.group_end)() }).map_err(gone);
         done.and(ended).map(|()| numbers)

@@ -14,16 +14,23 @@ struct Line {
     u32 low, low_number, high, high_number;
 };
 
-struct Exchange {
+// One sum of several that are exchanged together.
+struct Part {
     const void *send;
     void *receive;
+    // The number of its first line, and its elements.
+    u32 first, count;
+};
+
+struct Exchange {
     Line *boxes[8];
     // Number of exchanges before this one, and the blocks that have ended.
     u32 *state;
     // Of the host: not 0 once the exchanges were ended, because a rank is gone.
     const volatile u32 *ended;
     float scale;
-    u32 count, room, ranks, rank;
+    u32 room, ranks, rank, lines, parts;
+    Part part[120];
 };
 
 struct F32 {
@@ -70,14 +77,26 @@ union Payload {
     typename T::Element element[T::PER];
 };
 
+// The part that a line belongs to.
+__device__ const Part &part_of(const Exchange &e, u32 line) {
+    u32 low = 0, high = e.parts;
+    while (high - low > 1) {
+        const u32 middle = (low + high) / 2;
+        if (e.part[middle].first <= line) low = middle;
+        else high = middle;
+    }
+    return e.part[low];
+}
+
 template <class T>
-__device__ Payload<T> own(const Exchange &e, u32 at) {
-    const typename T::Element *from = (const typename T::Element *)e.send;
+__device__ Payload<T> own(const Part &part, u32 line) {
+    const typename T::Element *from = (const typename T::Element *)part.send;
+    const u32 at = (line - part.first) * T::PER;
     Payload<T> all;
     all.half.low = all.half.high = 0;
 #pragma unroll
     for (u32 i = 0; i < T::PER; i++) {
-        if (at * T::PER + i < e.count) all.element[i] = from[at * T::PER + i];
+        if (at + i < part.count) all.element[i] = from[at + i];
     }
     return all;
 }
@@ -105,20 +124,20 @@ __device__ Payload<T> read(const Line *from, u32 number, const volatile u32 *end
 template <class T>
 __device__ void sum(const Exchange &e) {
     const u32 number = *(volatile u32 *)e.state + 1;
-    const u32 lines = (e.count + T::PER - 1) / T::PER;
     const u32 first = blockIdx.x * blockDim.x + threadIdx.x, step = gridDim.x * blockDim.x;
     const size_t side = (size_t)(number & 1) * e.ranks;
-    for (u32 at = first; at < lines; at += step) {
-        const Payload<T> mine = own<T>(e, at);
+    for (u32 at = first; at < e.lines; at += step) {
+        const Payload<T> mine = own<T>(part_of(e, at), at);
         for (u32 rank = 0; rank < e.ranks; rank++) {
             if (rank != e.rank) write(e.boxes[rank] + (side + e.rank) * e.room + at, mine.half.low, mine.half.high, number);
         }
     }
-    for (u32 at = first; at < lines; at += step) {
+    for (u32 at = first; at < e.lines; at += step) {
+        const Part &part = part_of(e, at);
         typename T::Sum total[T::PER];
         for (u32 rank = 0; rank < e.ranks; rank++) {
             const Payload<T> some = rank == e.rank
-                ? own<T>(e, at)
+                ? own<T>(part, at)
                 : read<T>(e.boxes[e.rank] + (side + rank) * e.room + at, number, e.ended);
 #pragma unroll
             for (u32 i = 0; i < T::PER; i++) {
@@ -126,10 +145,11 @@ __device__ void sum(const Exchange &e) {
                 total[i] = rank == 0 ? x : total[i] + x;
             }
         }
-        typename T::Element *to = (typename T::Element *)e.receive;
+        typename T::Element *to = (typename T::Element *)part.receive;
+        const u32 element = (at - part.first) * T::PER;
 #pragma unroll
         for (u32 i = 0; i < T::PER; i++) {
-            if (at * T::PER + i < e.count) to[at * T::PER + i] = T::put(total[i] * e.scale);
+            if (element + i < part.count) to[element + i] = T::put(total[i] * e.scale);
         }
     }
     __syncthreads();

@@ -18,7 +18,7 @@ use super::communicator::Context;
 use super::driver;
 use crate::device_properties::DeviceProperties;
 
-/// Bytes up to which an exchange goes by mailboxes. Lines double them, and a rank sends them to each other one.
+/// Bytes up to which exchanges go by mailboxes, together. Lines double them, and a rank sends them to each other one.
 const LARGEST: usize = 256 << 10;
 /// Ranks that the kernel has places for.
 const MOST_RANKS: usize = 8;
@@ -30,24 +30,36 @@ const ROOM: usize = LARGEST / CARRIED;
 /// Bytes in front of the lines: the number of exchanges, and the blocks of one that have ended.
 const STATE: usize = 256;
 const THREADS: usize = 512;
+/// Sums that one kernel makes: its argument has no more room.
+const MOST_PARTS: usize = 120;
 /// Blocks wait for lines of other ranks, so they must all have a place on the device.
 const MOST_BLOCKS: usize = 32;
 
 const ENTRIES: [&str; 3] = ["sum_f32", "sum_bf16", "sum_f16"];
 
+/// One sum of an exchange (`Part` of `mailbox.cu`).
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Part {
+    send: u64,
+    receive: u64,
+    first: u32,
+    count: u32,
+}
+
 /// The argument of the kernels (`Exchange` of `mailbox.cu`).
 #[repr(C)]
 struct Argument {
-    send: u64,
-    receive: u64,
     boxes: [u64; MOST_RANKS],
     state: u64,
     ended: u64,
     scale: f32,
-    count: u32,
     room: u32,
     ranks: u32,
     rank: u32,
+    lines: u32,
+    parts: u32,
+    part: [Part; MOST_PARTS],
 }
 
 /// What a rank tells the others about its mailbox.
@@ -257,68 +269,94 @@ impl Mailboxes {
         self.ended.set();
     }
 
-    /// The number of the kernel for an exchange, where it goes by mailboxes: the same on all ranks.
-    fn kernel(e: &BlockExchange<'_>) -> Option<usize> {
-        let adds = matches!(e.op, CollectiveOp::AllReduce(Combine::Sum | Combine::Mean));
-        let fits = e.count > 0 && e.count * e.dtype.size() <= LARGEST;
-        let kernel = match e.dtype {
-            DType::F32 => 0,
-            DType::BF16 => 1,
-            DType::F16 => 2,
-            _ => return None,
-        };
-        (adds && fits).then_some(kernel)
-    }
-
-    /// Whether an exchange goes by mailboxes.
+    /// Whether an exchange goes by mailboxes: the same on all ranks.
     pub(super) fn takes(e: &BlockExchange<'_>) -> bool {
-        Mailboxes::kernel(e).is_some()
+        kernel(e).is_some()
     }
 
-    /// Puts an exchange on a stream, where it goes by mailboxes.
+    /// Puts exchanges that go by mailboxes on a stream, in as few kernels as they fit in.
     ///
     /// # Safety
-    /// As for `Rank::put`.
+    /// As for `Rank::put`, for each of them.
     pub(super) unsafe fn put(
         &self,
-        e: &BlockExchange<'_>,
-        (send, receive): (*const c_void, *mut c_void),
+        all: &[(BlockExchange<'_>, *const c_void, *mut c_void)],
         stream: CudaStream,
     ) -> Result<(), PluginError> {
-        let Some(kernel) = Mailboxes::kernel(e) else {
-            return Err(PluginError::internal(format!("step `{}` does not go by mailboxes", e.step)));
-        };
-        let lines = (e.count * e.dtype.size()).div_ceil(CARRIED);
-        let own = self.boxes[self.rank] - STATE as u64;
-        let mean = matches!(e.op, CollectiveOp::AllReduce(Combine::Mean));
+        let mut left = all;
+        while let Some((first, ..)) = left.first() {
+            let number = kernel(first);
+            let (mut lines, mut parts) = (0, Vec::new());
+            for (e, send, receive) in left {
+                let own = lines_of(e);
+                let together = kernel(e) == number && e.op == first.op;
+                if !together || lines + own > ROOM || parts.len() == MOST_PARTS {
+                    break;
+                }
+                let (send, receive) = (send.addr() as u64, receive.addr() as u64);
+                parts.push(Part { send, receive, first: lines as u32, count: e.count as u32 });
+                lines += own;
+            }
+            let Some(number) = number.filter(|_| !parts.is_empty()) else {
+                let what = format!("step `{}` does not go by mailboxes", first.step);
+                return Err(PluginError::internal(what));
+            };
+            let mean = matches!(first.op, CollectiveOp::AllReduce(Combine::Mean));
+            // SAFETY: the caller's guarantee is passed on unchanged.
+            unsafe { self.launch(self.functions[number], mean, (&parts, lines), stream)? };
+            left = &left[parts.len()..];
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// As for [`Mailboxes::put`]; the parts have at most [`ROOM`] lines and are at most [`MOST_PARTS`].
+    unsafe fn launch(
+        &self,
+        function: sys::CUfunction,
+        mean: bool,
+        (parts, lines): (&[Part], usize),
+        stream: CudaStream,
+    ) -> Result<(), PluginError> {
         let mut argument = Argument {
-            send: send.addr() as u64,
-            receive: receive.addr() as u64,
             boxes: self.boxes,
-            state: own,
+            state: self.boxes[self.rank] - STATE as u64,
             ended: self.ended.0.addr() as u64,
             scale: if mean { 1.0 / self.ranks as f32 } else { 1.0 },
-            count: e.count as u32,
             room: ROOM as u32,
             ranks: self.ranks as u32,
             rank: self.rank as u32,
+            lines: lines as u32,
+            parts: parts.len() as u32,
+            part: [Part::default(); MOST_PARTS],
         };
+        argument.part[..parts.len()].copy_from_slice(parts);
         let mut arguments = [(&raw mut argument).cast::<c_void>()];
         let blocks = lines.div_ceil(THREADS).clamp(1, MOST_BLOCKS) as c_uint;
-        // SAFETY: operand and result have the exchange's elements by the caller's guarantee; mailboxes have room for its lines;
-        // the argument has the kernel's layout and lives through the call, which copies it.
+        // SAFETY: operands and results have the exchanges' elements by the caller's guarantee; mailboxes have room for their
+        // lines; the argument has the kernel's layout and lives through the call, which copies it.
         let done = unsafe {
-            result::launch_kernel(
-                self.functions[kernel],
-                (blocks, 1, 1),
-                (THREADS as c_uint, 1, 1),
-                0,
-                stream.cast(),
-                &mut arguments,
-            )
+            let (blocks, threads) = ((blocks, 1, 1), (THREADS as c_uint, 1, 1));
+            result::launch_kernel(function, blocks, threads, 0, stream.cast(), &mut arguments)
         };
         done.map_err(|e| driver("cuLaunchKernel", e))
     }
+}
+
+/// The number of the kernel for an exchange, where it goes by mailboxes.
+fn kernel(e: &BlockExchange<'_>) -> Option<usize> {
+    let adds = matches!(e.op, CollectiveOp::AllReduce(Combine::Sum | Combine::Mean));
+    let kernel = match e.dtype {
+        DType::F32 => 0,
+        DType::BF16 => 1,
+        DType::F16 => 2,
+        _ => return None,
+    };
+    (adds && (1..=ROOM).contains(&lines_of(e))).then_some(kernel)
+}
+
+fn lines_of(e: &BlockExchange<'_>) -> usize {
+    (e.count * e.dtype.size()).div_ceil(CARRIED)
 }
 
 impl Drop for Mailboxes {
