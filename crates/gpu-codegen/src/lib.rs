@@ -108,6 +108,9 @@ pub enum Param {
     Buffer(BufId),
     /// The value of a size symbol, 64 bits.
     Symbol(SymId),
+    /// This number, 64 bits: a size or the bits of a float that is not a constant of the text, so that kernels which differ in such
+    /// numbers alone are compiled once.
+    Number(i64),
     /// The address of a scratch buffer of the variant, aligned to 256 bytes; to 64 where it is the memory of a buffer
     /// ([`in_place`]).
     Scratch(u32),

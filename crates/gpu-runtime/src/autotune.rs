@@ -87,6 +87,7 @@ fn key(kernels: &Kernels, step: &DeviceStep, sizes: &Sizes) -> Result<String, Gp
             let Runnable::Kernel(kernel) = part else { continue };
             let symbols = kernel.params.iter().filter_map(|p| match p {
                 Param::Symbol(s) => sizes.get(*s),
+                Param::Number(n) => Some(*n),
                 _ => None,
             });
             let symbols: Vec<i64> = symbols.collect();
@@ -196,6 +197,7 @@ impl<D: Driver> Search<'_, D> {
                     let argument = |p: &Param| match p {
                         Param::Buffer(b) => address(*b),
                         Param::Symbol(s) => self.sizes.get(*s).unwrap_or_default() as u64,
+                        Param::Number(n) => *n as u64,
                         Param::Scratch(n) => scratch.get(*n as usize).copied().unwrap_or(0),
                         Param::Tickets => self.tickets,
                         Param::Fault => self.fault,

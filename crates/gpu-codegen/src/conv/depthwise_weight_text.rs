@@ -144,10 +144,10 @@ const idx y = out_row * {by_out} + tap * {by_tap} - {before}, x = col * {x_tap} 
             x_out = along.by_out,
             first = plan.first,
         );
-        let mut inside = String::from("u64 inside = 0;\n");
-        for (n, column) in plan.loads.iter().enumerate() {
-            let _ = writeln!(inside, "inside |= (u64)within(x + {column}, (idx){broad}) << {n};");
-        }
+        let inside = listed(&plan.loads, |n, column| {
+            format!("inside |= (u64)within(x + {column}, (idx){broad}) << {n};\n")
+        });
+        let inside = format!("u64 inside = 0;\n{inside}");
         out.push_str(&self.window());
         out.push_str(&inside);
         out.push_str(&self.rows(&plan, &tall));
@@ -161,16 +161,21 @@ const idx y = out_row * {by_out} + tap * {by_tap} - {before}, x = col * {x_tap} 
         let small = self.element(&of.k.weight, ["channel", "z", "tap", "col"]);
         let [row, column] = self.steps(&of.k.weight);
         let each = form.lanes * form.width;
-        let mut out = format!("const E *small = &{small};\nfloat taps[{}][COLS * V];\n", form.taps);
-        for s in 0..form.taps {
-            for at in (0..form.cols).step_by(form.width as usize) {
-                let _ = writeln!(
-                    out,
-                    "Packed<E, {each}> tap{s}_{at} = {{}};\nif (tap + {s} < high && col + {at} < wide) tap{s}_{at} = *(const Packed<E, {each}> *)(small + (idx){s} * {row} + (idx){at} * {column});\nwidened(taps[{s}] + {at} * V, tap{s}_{at});"
-                );
-            }
-        }
-        out
+        format!(
+            "const E *small = &{small};
+float taps[{taps}][COLS * V];
+#pragma unroll
+for (int s = 0; s < {taps}; ++s)
+#pragma unroll
+for (int at = 0; at < COLS; at += {width}) {{
+Packed<E, {each}> raw = {{}};
+if (tap + s < high && col + at < wide) raw = *(const Packed<E, {each}> *)(small + (idx)s * {row} + (idx)at * {column});
+widened(taps[s] + at * V, raw);
+}}
+",
+            taps = form.taps,
+            width = form.width,
+        )
     }
 
     /// Returns statements that load the input rows one after another and multiply each by the window rows that it meets.
@@ -188,15 +193,15 @@ const idx y = out_row * {by_out} + tap * {by_tap} - {before}, x = col * {x_tap} 
                 "{{\nconst u64 here = within(y + {row}, (idx){tall}) ? inside : 0;\nfloat held[{} * V];",
                 plan.columns
             );
-            for (n, column) in plan.loads.iter().enumerate() {
-                let _ = writeln!(
-                    out,
-                    "Packed<E, {each}> raw{n} = {{}};\nif (here >> {n} & 1) raw{n} = *(const Packed<E, {each}> *)(big + (idx){row} * {by_row} + (idx){column} * {by_column});"
-                );
-            }
-            for (n, column) in plan.loads.iter().enumerate() {
-                let _ = writeln!(out, "widened(held + {column} * V, raw{n});");
-            }
+            let _ = writeln!(out, "Packed<E, {each}> raw[{}];", plan.loads.len());
+            out.push_str(&listed(&plan.loads, |n, column| {
+                format!(
+                    "raw[{n}] = {{}};\nif (here >> {n} & 1) raw[{n}] = *(const Packed<E, {each}> *)(big + (idx){row} * {by_row} + (idx){column} * {by_column});\n"
+                )
+            }));
+            out.push_str(&listed(&plan.loads, |n, column| {
+                format!("widened(held + {column} * V, raw[{n}]);\n")
+            }));
             for (s, o) in pairs {
                 let _ = writeln!(
                     out,
@@ -286,6 +291,19 @@ for (int s = 0; s < ADDING; ++s) result += sums[s][lane];
         );
         let launch = Launch::flat(points.ceil_div(&SymExpr::from_i64(32)), 32 * REDUCING_THREADS as u32);
         assemble(of.program, ENTRY, &self.uses, launch, &body)
+    }
+}
+
+/// Returns the statements of each load, given the text of its number and of its column: a loop where columns are equally far
+/// apart, which NVRTC compiles in less time than what is written out.
+fn listed(columns: &[i64], text: impl Fn(&str, &str) -> String) -> String {
+    let step = columns.windows(2).map(|c| c[1] - c[0]).reduce(|a, b| if a == b { a } else { 0 });
+    match (step, columns) {
+        (Some(step @ 1..), [first, ..]) => {
+            let each = text("n", &format!("({first} + n * {step})"));
+            format!("#pragma unroll\nfor (int n = 0; n < {}; ++n) {{\n{each}}}\n", columns.len())
+        }
+        _ => columns.iter().enumerate().map(|(n, c)| text(&n.to_string(), &c.to_string())).collect(),
     }
 }
 

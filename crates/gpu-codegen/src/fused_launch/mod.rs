@@ -62,7 +62,13 @@ fn can_share_launch(program: &Program, kernel: &Kernel, target: &Target) -> bool
         && (uses.shared > 0 || !kernel.text_parts.body.contains("__shared__"));
     let alone = *y == SymExpr::ONE && *z == SymExpr::ONE && *shared == 0;
     let small = hint(program, x) <= MAX_BLOCKS_EACH * i64::from(target.multiprocessors);
-    plain && alone && small && uses.scratch.is_empty() && uses.maps.is_empty() && !uses.tickets
+    plain
+        && alone
+        && small
+        && uses.scratch.is_empty()
+        && uses.maps.is_empty()
+        && !uses.tickets
+        && uses.numbers.is_none()
 }
 
 /// The beginning of a kernel's text that was not changed after assembly.

@@ -14,7 +14,7 @@ use crate::loops::accumulate::{Group, Reduction, groups, kept, made, read_back, 
 use crate::loops::moments::Pair;
 use crate::loops::{LoopEffects, declare, divides, hint};
 use crate::text::body::{BodyWriter, Substitutions, Uses};
-use crate::text::index::divisible;
+use crate::text::index::{Numbers, divisible};
 use crate::text::template::{assemble, unravel, volume};
 use crate::text::types::memory_type;
 use crate::{ENTRY, GenError, Kernel, Launch, MAX_BLOCKS, TICKETS, Target, Variant};
@@ -234,7 +234,8 @@ impl<'a> Columns<'a> {
     /// Generates a group of stages as one kernel; `several` says that there are others.
     fn kernel(&self, group: &Group, several: bool) -> Result<Kernel, GenError> {
         let k = self.k;
-        let mut uses = Uses::default();
+        // A network has many of these that differ in their sizes alone.
+        let mut uses = Uses { numbers: Some(Numbers::default()), ..Uses::default() };
         if several || group.parts > 1 {
             uses.scratch = vec!["u8"; k.accs.len()];
         }
@@ -247,7 +248,8 @@ impl<'a> Columns<'a> {
         };
         let points = volume(&k.outer);
         let count = head.expr(&points, &mut uses);
-        let mut body = self.opening(group, &count)?;
+        let parts = head.expr(&SymExpr::from_i64(group.parts), &mut uses);
+        let mut body = self.opening(group, &count, &parts)?;
         body.push_str(&unravel(&head, &k.outer, 0, "point", &mut uses));
         let _ = writeln!(body, "const idx first = i{};", self.last);
         body.push_str(&self.declared(group)?);
@@ -263,8 +265,10 @@ impl<'a> Columns<'a> {
         }
         body.push_str("}\n");
         let each = points.ceil_div(&SymExpr::from_i64(self.width()));
-        let blocks = (each * SymExpr::from_i64(group.parts)).sym_min(&SymExpr::from_i64(MAX_BLOCKS));
-        let mut kernel = assemble(self.program, ENTRY, &uses, Launch::flat(blocks, THREADS as u32), &body)?;
+        let blocks = each.sym_min(&SymExpr::from_i64(MAX_BLOCKS));
+        let blocks = [blocks, SymExpr::from_i64(group.parts), SymExpr::ONE];
+        let launch = Launch { blocks, threads: THREADS as u32, shared: 0 };
+        let mut kernel = assemble(self.program, ENTRY, &uses, launch, &body)?;
         // Registers for two blocks per multiprocessor: while one waits for memory, the other computes.
         let bounds = |more: &str| format!("__launch_bounds__({THREADS}{more})");
         kernel.source = kernel.source.replacen(&bounds(""), &bounds(", 2"), 1);
@@ -272,8 +276,8 @@ impl<'a> Columns<'a> {
     }
 
     /// Returns statements that determine the columns and the part of a thread.
-    fn opening(&self, group: &Group, count: &str) -> Result<String, GenError> {
-        let (width, across, lanes, parts) = (self.width(), self.across, self.lanes, group.parts);
+    fn opening(&self, group: &Group, count: &str, parts: &str) -> Result<String, GenError> {
+        let (width, across, lanes) = (self.width(), self.across, self.lanes);
         let all = self.k.stages[group.stages.clone()].iter().flat_map(|s| made(s, self.pairs));
         let sizes =
             all.map(|m| Ok(m.written(&self.k.accs)?.bytes)).collect::<Result<Vec<i64>, GenError>>()?;
@@ -286,8 +290,9 @@ impl<'a> Columns<'a> {
         Ok(format!(
             "{memory}{seen}const int lane = threadIdx.x % {across}, rank = threadIdx.x / {across};
 const idx points = {count}, groups = (points + {width} - 1) / {width}, parts = groups > {TICKETS} ? 1 : {parts};
-for (idx block = blockIdx.x; block < groups * parts; block += gridDim.x) {{
-const idx part = block / groups, column = block % groups * {width}, p = column + lane * {lanes};
+const idx part = blockIdx.y;
+for (idx block = blockIdx.x; part < parts && block < groups; block += gridDim.x) {{
+const idx column = block * {width}, p = column + lane * {lanes};
 const int width = (int)imin<idx>({width}, points - column);
 const bool here = p < points;
 const idx point = here ? p : 0;
@@ -335,27 +340,34 @@ const idx point = here ? p : 0;
             return Ok(format!("if (here && rank == 0) {{\n{lanes}{text}}}\n}}\nblock_sync();\n"));
         }
         let mut out = String::from("{\n");
-        out.push_str(&self.looped(&writer, stage, &effects, &lanes, uses)?);
+        out.push_str(&self.looped(&writer, stage, &effects, (&lanes, group.parts), uses)?);
         let made = made(stage, self.pairs);
         let ends = group.parts > 1 && (!made.is_empty() || group.stages.len() > 1);
         if !made.is_empty() || ends {
-            out.push_str(&self.combined(&made, ends, kept, uses)?);
+            out.push_str(&self.combined(&made, ends.then_some(group.parts), kept, uses)?);
         }
         out.push_str("block_sync();\n}\n");
         Ok(out)
     }
 
-    /// Returns the loop over the rows of a stage.
+    /// Returns the loop over the rows of a stage, which `parts` blocks share.
     fn looped(
         &self,
         writer: &BodyWriter<'_>,
         stage: &Stage,
         effects: &LoopEffects<'_>,
-        lanes: &str,
+        (lanes, parts): (&str, i64),
         uses: &mut Uses,
     ) -> Result<String, GenError> {
         let (rows, down, outer) = (self.rows(stage), self.down(), self.k.outer.len());
         let count = writer.expr(&volume(&stage.inner), uses);
+        let chunk = match (volume(&stage.inner).as_const(), volume(&self.k.outer).as_const()) {
+            // The blocks need not divide.
+            (Some(all), Some(points)) if parts == 1 || points <= self.width() * i64::from(TICKETS) => {
+                writer.expr(&SymExpr::from_i64((all + parts - 1) / parts), uses)
+            }
+            _ => format!("({count} + parts - 1) / parts"),
+        };
         let index = unravel(writer, &stage.inner, outer, "q", uses);
         let mut placed = Substitutions::new();
         let (mut vectors, mut before, mut after) = (String::new(), String::new(), String::new());
@@ -401,7 +413,7 @@ const idx point = here ? p : 0;
         };
         let single = if rows == 1 { "#pragma unroll 1\n" } else { "" };
         Ok(format!(
-            "const idx chunk = ({count} + parts - 1) / parts, begin = part * chunk;
+            "const idx chunk = {chunk}, begin = part * chunk;
 const idx end = here ? imin<idx>({count}, begin + chunk) : begin;
 {counted}{single}for (idx q0 = begin + rank; q0 < end; q0 += {down} * {rows}) {{
 {vectors}{ahead}#pragma unroll
@@ -414,15 +426,18 @@ const idx end = here ? imin<idx>({count}, begin + chunk) : begin;
     }
 
     /// Combines the accumulators of a block's threads. Where blocks share a column, only the last block continues, with
-    /// the total.
+    /// the total; `most` is then their number.
     fn combined(
         &self,
         made: &[Reduction],
-        ends: bool,
+        most: Option<i64>,
         kept: &[Reduction],
         uses: &mut Uses,
     ) -> Result<String, GenError> {
         let (across, lanes, width) = (self.across, self.lanes, self.width());
+        // Partial results that a thread loads before it combines the first. Few of these numbers are different.
+        let turns = most.unwrap_or(1).max(1).unsigned_abs().div_ceil((THREADS / width).unsigned_abs());
+        let at_once = turns.next_power_of_two().min(8);
         let (mut blocks, mut left, mut parts, mut back) =
             (String::new(), String::new(), String::new(), String::new());
         for m in made {
@@ -439,7 +454,7 @@ const idx end = here ? imin<idx>({count}, begin + chunk) : begin;
             );
             let _ = writeln!(
                 parts,
-                "all_{name} = parts_total<{op}, {width}, {THREADS}>((const {ty} *)scratch{place} + points + column, points, \
+                "all_{name} = parts_total<{op}, {width}, {THREADS}, {at_once}>((const {ty} *)scratch{place} + points + column, points, \
                  (int)parts, width, {ty}{{{}}}, ({ty} *)shared_memory);",
                 start.trim_start_matches('{').trim_end_matches('}')
             );
@@ -457,7 +472,7 @@ const idx end = here ? imin<idx>({count}, begin + chunk) : begin;
                 self.each()
             );
         }
-        if !ends {
+        if most.is_none() {
             return Ok(format!("{blocks}{back}"));
         }
         uses.tickets = true;

@@ -326,6 +326,7 @@ const idx row0 = (first_m + tile % ({group} * tiles_n) % tall) * {high}{own}, co
                 if f == "a" { "row" } else { "col" }
             )
         };
+        // The turns before the first one only start copies: text that starts them apart takes NVRTC as long once more for each stage.
         let _ = write!(
             out,
             "Filler<A, T, S, BM, DEPTH, {wa}, {ma}, THREADS> fill_a;
@@ -336,19 +337,13 @@ const int depth = (int)({depth}), share = (depth + PARTS - 1) / PARTS;
 const int first = (int)blockIdx.y * share, last = imin<int>(first + share, depth);
 Core core;
 core.clear();
-#pragma unroll
-for (int stage = 0; stage < STAGES - 1; ++stage) {{
-const int next = first + stage;
-if (next < last) {{
-{fill_a0}
-{fill_b0}
-}}
-cp_async_commit();
-}}
-int stage = 0;
-for (int now = first; now < last; ++now) {{
+int stage = 1;
+#pragma unroll 1
+for (int now = first - STAGES + 1; now < last; ++now) {{
+if (now >= first) {{
 cp_async_wait<STAGES - 2>();
 block_sync();
+}}
 const int next = now + STAGES - 1;
 if (next < last) {{
 u8 *to = memory + (stage == 0 ? STAGES - 1 : stage - 1) * STAGE;
@@ -356,8 +351,10 @@ u8 *to = memory + (stage == 0 ? STAGES - 1 : stage - 1) * STAGE;
 {fill_b}
 }}
 cp_async_commit();
+if (now >= first) {{
 const u8 *from = memory + stage * STAGE;
 core.step((const T *)from, (const T *)(from + A::BYTES));
+}}
 stage = stage + 1 == STAGES ? 0 : stage + 1;
 }}
 cp_async_wait<0>();
@@ -369,8 +366,6 @@ core.template store<PITCH>(sums);
             ma = self.product.reading(0).mode(),
             wb = self.product.reading(1).width(),
             mb = self.product.reading(1).mode(),
-            fill_a0 = fill("a", "memory + stage * STAGE", ""),
-            fill_b0 = fill("b", "memory + stage * STAGE", " + A::BYTES"),
             fill_a = fill("a", "to", ""),
             fill_b = fill("b", "to", " + A::BYTES"),
         );

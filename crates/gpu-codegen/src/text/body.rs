@@ -1,15 +1,16 @@
 //! Loop bodies as C++ statements, one declaration per value. The kernel around the body (loops, teams, templates) decides
 //! what `Reduce`, `Scan` and `Template` become.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-use ir_core::{Atom, DType, SymExpr, SymId};
+use ir_core::{Atom, DType, Scalar, SymExpr, SymId};
 use kernel_ir::{
     AccDecl, AccId, BufId, Inst, InstKind, LoopBounds, Program, ReduceOp, ScalarOp, StoreMode, Val,
 };
 
-use crate::text::index::{Names, text};
+use crate::text::index::{Names, Numbers, text};
 use crate::text::ops;
 use crate::text::types::{memory_type, number, value_type};
 use crate::{GenError, TensorMap};
@@ -25,6 +26,8 @@ pub(crate) struct Uses {
     /// The buffers that bodies read.
     pub(crate) loaded: BTreeSet<BufId>,
     pub(crate) symbols: BTreeSet<SymId>,
+    /// The numbers that are arguments; `None` where all are constants of the text.
+    pub(crate) numbers: Option<Numbers>,
     /// Element types of the scratch buffers, `scratch<number>` in the text (`s0` is a size).
     pub(crate) scratch: Vec<&'static str>,
     /// Whether it uses `tickets` to count blocks.
@@ -47,6 +50,15 @@ impl Uses {
             self.buffers.len() - 1
         });
         format!("b{place}")
+    }
+
+    /// A number of a dtype: a constant, or an argument.
+    pub(crate) fn number(&mut self, value: Scalar, dtype: DType) -> Result<String, GenError> {
+        let argument = match (&mut self.numbers, dtype) {
+            (Some(numbers), DType::F32) => numbers.float(value.as_f64() as f32),
+            _ => None,
+        };
+        argument.map_or_else(|| number(value, dtype), Ok)
     }
 }
 
@@ -97,7 +109,11 @@ impl BodyWriter<'_> {
         });
         let bounds = self.program.bounds();
         let known = LoopBounds { extents: self.extents, symbols: &bounds };
-        text(&e.simplify(&known), &Names { values: self.prefix }, &known)
+        let numbers = uses.numbers.take().map(RefCell::new);
+        let text =
+            text(&e.simplify(&known), &Names { values: self.prefix, numbers: numbers.as_ref() }, &known);
+        uses.numbers = numbers.map(RefCell::into_inner);
+        text
     }
 
     /// `b3[address]`, or its replacement.
@@ -155,7 +171,7 @@ impl BodyWriter<'_> {
             return Ok(());
         }
         let value = match &inst.kind {
-            InstKind::Const(s) => number(*s, inst.dtype)?,
+            InstKind::Const(s) => uses.number(*s, inst.dtype)?,
             InstKind::Index(e) => format!("(i64){}", self.expr(e, uses)),
             InstKind::Load { buf, index, mask } => {
                 uses.loaded.insert(self.program.root(*buf));
@@ -178,7 +194,7 @@ impl BodyWriter<'_> {
                 let operand = args.last().map_or(inst.dtype, |a| dtype_of(*a));
                 let names: Vec<String> = args.iter().map(|a| self.name(*a)).collect();
                 match divisor(*op, operand, insts, args) {
-                    Some(c) => ops::divided_by(&names[0], c)?,
+                    Some(c) => ops::divided_by(&names[0], c, uses)?,
                     None if is_logistic(*op, operand, insts, args) => {
                         ops::by_reciprocal(&names, is_one(insts, args[0]))
                     }

@@ -1,13 +1,57 @@
 //! Index expressions as C++ text.
 
+use std::cell::RefCell;
 use std::fmt::Write;
 
 use ir_core::{Atom, Bounds, SymExpr};
 
 /// How the leaves of an expression are written.
+#[derive(Clone, Copy)]
 pub(crate) struct Names<'a> {
     /// The prefix of the names of a body's values.
     pub(crate) values: &'a str,
+    /// The numbers that are arguments of the kernel, to which those of the expression are added; `None` where all are constants.
+    pub(crate) numbers: Option<&'a RefCell<Numbers>>,
+}
+
+impl Names<'_> {
+    fn number(&self, value: i64) -> String {
+        let argument = self.numbers.and_then(|numbers| numbers.borrow_mut().index(value));
+        argument.unwrap_or_else(|| literal(value))
+    }
+}
+
+/// Numbers that are arguments of a kernel, `n<place>` in its text, so that kernels which differ in sizes alone have one text.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Numbers(Vec<i64>);
+
+/// Numbers up to this, and the reciprocals of these, are constants: they are few, and often select an instruction.
+const SMALL: i64 = 16;
+
+impl Numbers {
+    /// The arguments, in the order of their places.
+    pub(crate) fn all(&self) -> &[i64] {
+        &self.0
+    }
+
+    fn place(&mut self, value: i64) -> usize {
+        self.0.iter().position(|n| *n == value).unwrap_or_else(|| {
+            self.0.push(value);
+            self.0.len() - 1
+        })
+    }
+
+    /// The name of a number of type `idx`; `None` for one that stays a constant.
+    pub(crate) fn index(&mut self, value: i64) -> Option<String> {
+        (value.unsigned_abs() > SMALL.unsigned_abs()).then(|| format!("n{}", self.place(value)))
+    }
+
+    /// The same for a number of type `float`.
+    pub(crate) fn float(&mut self, value: f32) -> Option<String> {
+        let (size, small) = (value.abs(), SMALL as f32);
+        let differs = value.is_finite() && value != 0.0 && (size > small || size < small.recip());
+        differs.then(|| format!("as_float((u32)n{}_)", self.place(i64::from(value.to_bits()))))
+    }
 }
 
 /// The expression as C++ over variables `s<n>` (sizes), `i<n>` (loops) and the body's values, all of type `idx`.
@@ -21,7 +65,7 @@ pub(crate) fn text(e: &SymExpr, names: &Names<'_>, known: &dyn Bounds) -> String
             out.push_str(" + ");
         }
         if *coef != 1 {
-            let _ = write!(out, "{} * ", literal(*coef));
+            let _ = write!(out, "{} * ", names.number(*coef));
         }
         let factors: Vec<String> = factors.iter().map(|f| atom(f, names, known)).collect();
         out.push_str(&factors.join(" * "));
@@ -30,7 +74,7 @@ pub(crate) fn text(e: &SymExpr, names: &Names<'_>, known: &dyn Bounds) -> String
         if !out.is_empty() {
             out.push_str(" + ");
         }
-        out.push_str(&literal(constant));
+        out.push_str(&names.number(constant));
     }
     // A product too: what stands before it may divide.
     let single = match &terms[..] {
@@ -43,6 +87,7 @@ pub(crate) fn text(e: &SymExpr, names: &Names<'_>, known: &dyn Bounds) -> String
 
 fn atom(a: &Atom, names: &Names<'_>, known: &dyn Bounds) -> String {
     let both = |ab: &(SymExpr, SymExpr)| (text(&ab.0, names, known), text(&ab.1, names, known));
+    let constant = Names { numbers: None, ..*names };
     // C++ rounds `a / b` towards zero, which is the floor where both are non-negative.
     let plain = |ab: &(SymExpr, SymExpr)| ab.0.is_non_negative(known) && ab.1.is_non_negative(known);
     match a {
@@ -50,7 +95,8 @@ fn atom(a: &Atom, names: &Names<'_>, known: &dyn Bounds) -> String {
         Atom::Loop(n) => format!("i{n}"),
         Atom::Value(n) => format!("(idx){}{n}", names.values),
         Atom::FloorDiv(ab) | Atom::Mod(ab) => {
-            let (x, mut y) = both(ab);
+            // To divide by a constant takes a few instructions, by another number some twenty.
+            let (x, mut y) = (text(&ab.0, names, known), text(&ab.1, &constant, known));
             // A divisor of 0 occurs only where the result is unused, but would trap on some processors.
             if !(&ab.1 - 1).is_non_negative(known) {
                 y = format!("imax({y}, (idx)1)");

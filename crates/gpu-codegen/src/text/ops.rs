@@ -4,7 +4,8 @@ use ir_core::{Class, DType, Scalar};
 use kernel_ir::{ReduceOp, ScalarOp};
 
 use crate::GenError;
-use crate::text::types::{number, value_type};
+use crate::text::body::Uses;
+use crate::text::types::value_type;
 
 /// Returns the operator applied to operands of `dtype`; the text has the result's type.
 pub(crate) fn apply(op: ScalarOp, dtype: DType, args: &[String]) -> Result<String, GenError> {
@@ -31,8 +32,8 @@ pub(crate) fn by_reciprocal(args: &[String], one: bool) -> String {
 }
 
 /// The quotient `x / c` in `f32` by multiplications.
-pub(crate) fn divided_by(x: &str, c: f32) -> Result<String, GenError> {
-    let text = |x: f32| number(Scalar::Float(x.into()), DType::F32);
+pub(crate) fn divided_by(x: &str, c: f32, uses: &mut Uses) -> Result<String, GenError> {
+    let mut text = |x: f32| uses.number(Scalar::Float(x.into()), DType::F32);
     let (divisor, reciprocal) = (text(c)?, text(c.recip())?);
     // The reciprocal of a power of two is exact.
     let power = c.to_bits() & 0x007f_ffff == 0;

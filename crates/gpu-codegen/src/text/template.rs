@@ -4,6 +4,7 @@ use ir_core::{DType, SymExpr};
 use kernel_ir::{AccId, BufId, Epilogue, Operand, Program, ReduceOp};
 
 use crate::text::body::{BodyWriter, Effects, Uses};
+use crate::text::index::Numbers;
 use crate::text::types::{memory_type, value_type};
 use crate::{GenError, Kernel, Launch, MAX_BLOCKS, Param};
 
@@ -67,8 +68,14 @@ pub(crate) fn assemble(
         list.push(format!("i64 {symbol}_"));
         params.push(Param::Symbol(symbol));
     }
+    let numbers = uses.numbers.as_ref().map_or(&[][..], Numbers::all);
+    for (place, number) in numbers.iter().enumerate() {
+        list.push(format!("i64 n{place}_"));
+        params.push(Param::Number(*number));
+    }
     let idx = index_type(program, uses);
-    let symbols: String = uses.symbols.iter().map(|s| format!("const idx {s} = (idx){s}_;\n")).collect();
+    let mut symbols: String = uses.symbols.iter().map(|s| format!("const idx {s} = (idx){s}_;\n")).collect();
+    symbols.extend((0..numbers.len()).map(|n| format!("const idx n{n} = (idx)n{n}_;\n")));
     let threads = launch.threads;
     let (declared, body) = (list.join(", "), format!("using idx = {idx};\n{symbols}{body}"));
     let order = if uses.waits { "launch_next" } else { "launch_order" };
@@ -118,6 +125,8 @@ pub(crate) fn unravel(
 ) -> String {
     let mut out = String::new();
     let mut rest = flat.to_owned();
+    // Constants, since they divide.
+    let numbers = uses.numbers.take();
     for (d, extent) in extents.iter().enumerate().rev() {
         let n = first + d;
         if *extent == SymExpr::ONE {
@@ -133,6 +142,7 @@ pub(crate) fn unravel(
         out.push_str(&format!("const idx i{n} = {rest} % {extent}; const idx r{n} = {rest} / {extent};\n"));
         rest = format!("r{n}");
     }
+    uses.numbers = numbers;
     out
 }
 

@@ -3,8 +3,6 @@
 use std::ffi::CString;
 use std::sync::{Arc, OnceLock};
 
-use rayon::prelude::*;
-
 use super::{Handle, Vendor};
 use crate::{Cache, GpuError, Module};
 
@@ -68,7 +66,7 @@ fn code<V: Vendor>(
     Ok((code, true))
 }
 
-/// Compiles modules at once; the functions of each in the order of its entries.
+/// Compiles modules at once, started in their order; the functions of each in the order of its entries.
 pub(super) fn compile<V: Vendor>(
     vendor: &V,
     modules: &[Module],
@@ -76,8 +74,8 @@ pub(super) fn compile<V: Vendor>(
 ) -> Result<Vec<Vec<Function>>, GpuError> {
     let started = std::time::Instant::now();
     let compiler = V::compiler()?;
-    let codes: Vec<(Vec<u8>, bool)> =
-        modules.par_iter().map(|m| code(vendor, m, &compiler, cache)).collect::<Result<_, _>>()?;
+    let codes = in_order(modules, |m| code(vendor, m, &compiler, cache));
+    let codes = codes.into_iter().collect::<Result<Vec<(Vec<u8>, bool)>, GpuError>>()?;
     let fresh = codes.iter().filter(|c| c.1).count();
     tracing::debug!(target: "kernel", modules = modules.len(), compiled = fresh, time = ?started.elapsed(), "machine code");
     if fresh > 0 {
@@ -92,4 +90,39 @@ pub(super) fn compile<V: Vendor>(
         module.entries.iter().map(function).collect()
     };
     codes.into_iter().zip(modules).map(functions).collect()
+}
+
+/// Applies `work` to every item at once, started in their order: a parallel iterator starts in the middle of the list too.
+fn in_order<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let mut results: Vec<Option<R>> = items.iter().map(|_| None).collect();
+    let work = &work;
+    rayon::scope_fifo(|scope| {
+        for (item, result) in items.iter().zip(&mut results) {
+            scope.spawn_fifo(move |_| *result = Some(work(item)));
+        }
+    });
+    results.into_iter().flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::sync::Mutex;
+
+    use super::in_order;
+
+    #[test]
+    fn work_starts_and_is_returned_in_the_order_of_the_items() {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+        let started = Mutex::new(Vec::new());
+        let items: Vec<usize> = (0..20).collect();
+        let work = |n: &usize| {
+            started.lock().unwrap().push(*n);
+            n * n
+        };
+        let squares = pool.install(|| in_order(&items, work));
+        assert_eq!(*started.lock().unwrap(), items);
+        assert_eq!(squares, items.iter().map(|n| n * n).collect::<Vec<_>>());
+    }
 }

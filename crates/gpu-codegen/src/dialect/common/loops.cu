@@ -152,26 +152,31 @@ template <class T> DEV T fresh(const T *p) {
     else return bits_as<T>((u8)*(const volatile u8 *)p);
 }
 
-// Combines the partial results of `parts` blocks for COLUMNS adjacent columns, of which `here` exist, in the order of the
-// blocks: thread `n` of THREADS gets that of column `n`. `stride` is the distance between blocks.
-template <int OP, int COLUMNS, int THREADS, class T>
+// Combines the partial results of `parts` blocks for COLUMNS adjacent columns, of which `here` exist, in the order of the blocks:
+// thread `n` of THREADS gets that of column `n`. `stride` is the distance between blocks. A thread loads AT_ONCE before it combines
+// the first.
+template <int OP, int COLUMNS, int THREADS, int AT_ONCE, class T>
 DEV T parts_total(const T *from, i64 stride, int parts, int here, T start, T *part) {
     const int column = threadIdx.x % COLUMNS, slice = threadIdx.x / COLUMNS;
-    constexpr int SLICES = THREADS / COLUMNS, LAST = SLICES < 8 ? SLICES : 8;
+    constexpr int SLICES = THREADS / COLUMNS;
+    // To combine moments takes many instructions: one place in the text takes all turns over shared memory.
+    constexpr int LAST = sizeof(T) > 8 ? 1 : SLICES < 8 ? SLICES : 8;
     T x = start;
     if (column < here) {
-        #pragma unroll 8
+        #pragma unroll AT_ONCE
         for (int s = slice; s < parts; s += SLICES) x = combine<OP>(x, fresh(from + s * stride + column));
     }
     block_sync();
     part[threadIdx.x] = x;
     block_sync();
-    #pragma unroll
+    #pragma unroll 1
     for (int n = SLICES / 2; n >= LAST; n /= 2) {
         if (slice < n) part[threadIdx.x] = x = combine<OP>(x, part[threadIdx.x + n * COLUMNS]);
         block_sync();
     }
-    if (threadIdx.x < COLUMNS) x = in_fours<OP, LAST>(part + threadIdx.x, COLUMNS);
+    if constexpr (LAST > 1) {
+        if (threadIdx.x < COLUMNS) x = in_fours<OP, LAST>(part + threadIdx.x, COLUMNS);
+    }
     return x;
 }
 
