@@ -1,6 +1,6 @@
 //! Waits for exchanges as late as possible: a step that exchanges data between ranks only starts it, and a wait stands before
-//! the first step that needs the result or overwrites the operand. What is between runs meanwhile. The order of exchanges
-//! stays as it is, because all ranks must have the same; neighbours are brought together before (`buckets`).
+//! the first step that needs the result or overwrites the operand. What is between runs meanwhile. Their order, which all
+//! ranks must have alike, and which stand side by side is decided before (`buckets`).
 
 use kernel_ir::{ArenaPlan, BufId, ExternCall, ExternOp, Footprint, Program, Step, side_by_side};
 
