@@ -1,5 +1,4 @@
-//! Exchanges side by side: neighbours of one kind and group that do not need one another become a bucket, which an engine runs
-//! as one. Each first moves behind the last costly step that it depends on; their order is then that of these steps. What is
+//! Exchanges side by side: neighbours of one group that do not need one another become a bucket, which an engine runs as one. Each first moves behind the last costly step that it depends on; their order is then that of these steps. What is
 //! decided here follows from the program's dependencies and the bytes of exchanges, so that ranks with equal programs decide
 //! alike; those with different ones find that out when they compare their exchanges, and compile with none brought together.
 //!
@@ -11,13 +10,13 @@
 //! Not here: where an exchange is waited for (`exchanges`), and who runs a bucket as one (backends).
 
 use ir_core::EntityId;
-use kernel_ir::{CollectiveOp, ExternCall, ExternOp, Footprint, Program, SELF_GROUP, Step};
+use kernel_ir::{ExternCall, ExternOp, Footprint, Program, SELF_GROUP, Step};
 
 use crate::defs::LIKELY;
 
 /// Bytes of a bucket: enough that a link is busy, little enough that the first exchanges begin early.
 const MAX_BYTES: i64 = 25 << 20;
-/// The same for the first one of its kind: what follows it begins the sooner.
+/// The same for the first one of a group: what follows it begins the sooner.
 const FIRST_BYTES: i64 = 1 << 20;
 
 /// The same steps in an order in which buckets stand side by side, each with the number of its bucket.
@@ -34,13 +33,27 @@ pub(crate) fn run(program: &Program, steps: Vec<Step>) -> Vec<(Step, Option<usiz
 }
 
 /// The same steps with every exchange behind the last costly step that it depends on: the graph has that of a gradient where its
-/// update is.
+/// update is. Exchanges of inputs stay where they are needed; small ones join those before, so that they do not stand between
+/// others.
 fn advanced(program: &Program, steps: Vec<Step>) -> Vec<Step> {
     let flow = Flow::of(program, &steps, false);
     let mut ready: Vec<Vec<usize>> = vec![Vec::new(); steps.len()];
+    // The exchanges of inputs so far; those of few bytes are made with the ones before.
+    let mut inputs: Vec<&Exchanged> = Vec::new();
     for exchange in &flow.exchanges {
-        if let Some(n) = flow.ready(exchange.step) {
-            ready[n].push(exchange.step);
+        match flow.ready(exchange.step) {
+            Some(n) => ready[n].push(exchange.step),
+            None => {
+                let alike = |e: &&&Exchanged| {
+                    e.group == exchange.group && flow.segments[e.step] == flow.segments[exchange.step]
+                };
+                let before = inputs.iter().rev().find(alike).filter(|_| exchange.bytes <= FIRST_BYTES);
+                before.into_iter().for_each(|e| ready[e.step].push(exchange.step));
+                // Those that were moved are no places for others.
+                if before.is_none() {
+                    inputs.push(exchange);
+                }
+            }
         }
     }
     let moved: Vec<usize> = ready.iter().flatten().copied().collect();
@@ -92,7 +105,6 @@ enum Weight {
 struct Exchanged {
     /// The number of its step.
     step: usize,
-    kind: std::mem::Discriminant<CollectiveOp>,
     group: String,
     bytes: i64,
 }
@@ -190,7 +202,7 @@ impl Flow {
         let mut first = 0;
         while first < self.exchanges.len() {
             let own = &self.exchanges[first];
-            let alike = |e: &Exchanged| e.kind == own.kind && e.group == own.group;
+            let alike = |e: &Exchanged| e.group == own.group;
             let begun = all.iter().any(|b| alike(&self.exchanges[b.first]));
             let most = if begun { MAX_BYTES } else { FIRST_BYTES };
             let (mut end, mut bytes, mut late, mut early) = (first + 1, own.bytes, true, true);
@@ -271,7 +283,7 @@ fn exchanged(program: &Program, n: usize, step: &Step) -> Option<Exchanged> {
         elements.unwrap_or(i64::MAX).saturating_mul(program.buffers[o.buf].dtype.size() as i64)
     });
     let bytes = bytes.max().unwrap_or(0);
-    Some(Exchanged { step: n, kind: std::mem::discriminant(&c.op), group: c.group.clone(), bytes })
+    Some(Exchanged { step: n, group: c.group.clone(), bytes })
 }
 
 /// The new order, in progress.
