@@ -122,7 +122,7 @@ impl SharedGroups {
         let done: Vec<_> = due.iter().map(|(_, started)| started.wait(attached.groups.as_ref())).collect();
         let passed = attached.open.partition_point(|open| *open <= mark);
         // Exchanges without elements have set no mark.
-        if let (Some(last), Some(side)) = (attached.open.drain(..passed).last(), &self.side) {
+        if let (Some(last), Some(side)) = (attached.open.drain(..passed).next_back(), &self.side) {
             side.join(last)?;
         }
         done.into_iter().collect()
@@ -371,7 +371,7 @@ impl<D: Driver> LibraryCall for ExchangeCall<D> {
                 started
             }
             _ => {
-                if let (Some(last), Some(side)) = (attached.open.drain(..).last(), &self.groups.side) {
+                if let (Some(last), Some(side)) = (attached.open.drain(..).next_back(), &self.groups.side) {
                     side.join(last)?;
                 }
                 // SAFETY: the caller's guarantee is passed on unchanged.

@@ -1,6 +1,6 @@
-//! Exchanges side by side: neighbours of one kind and group that do not need one another become a bucket, which an engine runs
-//! as one. Their order stays as it is, because all ranks must have the same; what is decided here follows from the program's
-//! dependencies and the bytes of the bucket's own exchanges, which are equal on all ranks of a group.
+//! Exchanges side by side: neighbours of one group that do not need one another become a bucket, which an engine runs as one. Each first moves behind the last costly step that it depends on; their order is then that of these steps. What is
+//! decided here follows from the program's dependencies and the bytes of exchanges, so that ranks with equal programs decide
+//! alike; those with different ones find that out when they compare their exchanges, and compile with none brought together.
 //!
 //! A bucket is *late*, in the place of its last exchange, where nothing costly could use a result before: gradients, which
 //! updates read. It is *early*, in the place of its first one, where operands are there by then: weights that are gathered,
@@ -10,18 +10,19 @@
 //! Not here: where an exchange is waited for (`exchanges`), and who runs a bucket as one (backends).
 
 use ir_core::EntityId;
-use kernel_ir::{CollectiveOp, ExternCall, ExternOp, Footprint, Program, SELF_GROUP, Step};
+use kernel_ir::{ExternCall, ExternOp, Footprint, Program, SELF_GROUP, Step};
 
 use crate::defs::LIKELY;
 
 /// Bytes of a bucket: enough that a link is busy, little enough that the first exchanges begin early.
 const MAX_BYTES: i64 = 25 << 20;
-/// The same for the first one of its kind: what follows it begins the sooner.
+/// The same for the first one of a group: what follows it begins the sooner.
 const FIRST_BYTES: i64 = 1 << 20;
 
 /// The same steps in an order in which buckets stand side by side, each with the number of its bucket.
 pub(crate) fn run(program: &Program, steps: Vec<Step>) -> Vec<(Step, Option<usize>)> {
-    let flow = Flow::of(program, &steps);
+    let steps = advanced(program, steps);
+    let flow = Flow::of(program, &steps, true);
     let buckets = flow.buckets();
     let order = Placement::new(&flow, &buckets).order();
     debug_assert_eq!(order.len(), steps.len(), "every step has one place");
@@ -29,6 +30,42 @@ pub(crate) fn run(program: &Program, steps: Vec<Step>) -> Vec<(Step, Option<usiz
     let bucket = |n: usize| Some(buckets.partition_point(|b| Some(b.end) <= flow.number[n]));
     let bucket = |n: usize| flow.number[n].and_then(|_| bucket(n));
     order.into_iter().filter_map(|n| Some((steps[n].take()?, bucket(n)))).collect()
+}
+
+/// The same steps with every exchange behind the last costly step that it depends on: the graph has that of a gradient where its
+/// update is. Exchanges of inputs stay where they are needed; small ones join those before, so that they do not stand between
+/// others.
+fn advanced(program: &Program, steps: Vec<Step>) -> Vec<Step> {
+    let flow = Flow::of(program, &steps, false);
+    let mut ready: Vec<Vec<usize>> = vec![Vec::new(); steps.len()];
+    // The exchanges of inputs so far; those of few bytes are made with the ones before.
+    let mut inputs: Vec<&Exchanged> = Vec::new();
+    for exchange in &flow.exchanges {
+        match flow.ready(exchange.step) {
+            Some(n) => ready[n].push(exchange.step),
+            None => {
+                let alike = |e: &&&Exchanged| {
+                    e.group == exchange.group && flow.segments[e.step] == flow.segments[exchange.step]
+                };
+                let before = inputs.iter().rev().find(alike).filter(|_| exchange.bytes <= FIRST_BYTES);
+                before.into_iter().for_each(|e| ready[e.step].push(exchange.step));
+                // Those that were moved are no places for others.
+                if before.is_none() {
+                    inputs.push(exchange);
+                }
+            }
+        }
+    }
+    let moved: Vec<usize> = ready.iter().flatten().copied().collect();
+    let mut placement = Placement::new(&flow, &[]);
+    for (n, behind) in ready.iter().enumerate() {
+        if !moved.contains(&n) {
+            placement.place(n);
+        }
+        behind.iter().for_each(|exchange| placement.place(*exchange));
+    }
+    let mut steps: Vec<Option<Step>> = steps.into_iter().map(Some).collect();
+    placement.order.into_iter().filter_map(|n| steps[n].take()).collect()
 }
 
 /// A set of exchanges, by their numbers.
@@ -68,7 +105,6 @@ enum Weight {
 struct Exchanged {
     /// The number of its step.
     step: usize,
-    kind: std::mem::Discriminant<CollectiveOp>,
     group: String,
     bytes: i64,
 }
@@ -97,7 +133,8 @@ struct Flow {
 }
 
 impl Flow {
-    fn of(program: &Program, steps: &[Step]) -> Flow {
+    /// `chained`: every exchange follows the one before it.
+    fn of(program: &Program, steps: &[Step], chained: bool) -> Flow {
         let mut flow = Flow {
             weights: steps.iter().map(weight).collect(),
             before: Vec::with_capacity(steps.len()),
@@ -129,7 +166,7 @@ impl Flow {
             fixed += usize::from(flow.weights[n] == Weight::Fixed);
             let exchange = exchanged(program, n, step);
             flow.number.push(exchange.is_some().then_some(flow.exchanges.len()));
-            if let (Some(_), Some(last)) = (&exchange, flow.exchanges.last()) {
+            if let (Some(_), Some(last), true) = (&exchange, flow.exchanges.last(), chained) {
                 before.push(last.step);
             }
             flow.exchanges.extend(exchange);
@@ -140,6 +177,23 @@ impl Flow {
         flow
     }
 
+    /// The last step before an exchange that it depends on through loops alone, and that is no loop itself; none where it depends on
+    /// inputs.
+    fn ready(&self, exchange: usize) -> Option<usize> {
+        let fixed = (0..exchange).rev().find(|n| self.weights[*n] == Weight::Fixed);
+        let (mut open, mut seen, mut last) = (vec![exchange], vec![false; exchange + 1], None);
+        while let Some(step) = open.pop() {
+            for &b in &self.before[step] {
+                match self.weights[b] {
+                    Weight::Light if !std::mem::replace(&mut seen[b], true) => open.push(b),
+                    Weight::Light => {}
+                    _ => last = last.max(Some(b)),
+                }
+            }
+        }
+        last.map(|last| last.max(fixed.unwrap_or(0)))
+    }
+
     /// Divides the exchanges into buckets.
     fn buckets(&self) -> Vec<Bucket> {
         let heavy: Vec<usize> =
@@ -148,7 +202,7 @@ impl Flow {
         let mut first = 0;
         while first < self.exchanges.len() {
             let own = &self.exchanges[first];
-            let alike = |e: &Exchanged| e.kind == own.kind && e.group == own.group;
+            let alike = |e: &Exchanged| e.group == own.group;
             let begun = all.iter().any(|b| alike(&self.exchanges[b.first]));
             let most = if begun { MAX_BYTES } else { FIRST_BYTES };
             let (mut end, mut bytes, mut late, mut early) = (first + 1, own.bytes, true, true);
@@ -229,7 +283,7 @@ fn exchanged(program: &Program, n: usize, step: &Step) -> Option<Exchanged> {
         elements.unwrap_or(i64::MAX).saturating_mul(program.buffers[o.buf].dtype.size() as i64)
     });
     let bytes = bytes.max().unwrap_or(0);
-    Some(Exchanged { step: n, kind: std::mem::discriminant(&c.op), group: c.group.clone(), bytes })
+    Some(Exchanged { step: n, group: c.group.clone(), bytes })
 }
 
 /// The new order, in progress.

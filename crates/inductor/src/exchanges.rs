@@ -1,19 +1,19 @@
 //! Waits for exchanges as late as possible: a step that exchanges data between ranks only starts it, and a wait stands before
-//! the first step that needs the result or overwrites the operand. What is between runs meanwhile. The order of exchanges
-//! stays as it is, because all ranks must have the same; neighbours are brought together before (`buckets`).
+//! the first step that needs the result or overwrites the operand. What is between runs meanwhile. Their order, which all
+//! ranks must have alike, and which stand side by side is decided before (`buckets`).
 
 use kernel_ir::{ArenaPlan, BufId, ExternCall, ExternOp, Footprint, Program, Step, side_by_side};
 
 use crate::buckets;
 
-/// Rewrites the steps of a call, and its memory plan where they changed. `apart`: no exchanges stand side by side.
+/// Rewrites the steps of a call, and its memory plan where they changed. `apart`: no exchanges are brought together.
 pub(crate) fn run(program: &mut Program, apart: bool) {
     let before = std::mem::take(&mut program.steps);
     let none = !before.iter().any(|step| started(program, step, None).is_some());
     program.steps = match (none, apart) {
         (true, _) => before,
         (_, false) => spread(program, buckets::run(program, before)),
-        (_, true) => alone(spread(program, before.into_iter().map(|step| (step, None)).collect())),
+        (_, true) => spread(program, before.into_iter().map(|step| (step, None)).collect()),
     };
     if !none {
         program.plan = ArenaPlan::of(program);
@@ -91,23 +91,34 @@ fn at_once(mut steps: Vec<Step>) -> Vec<Step> {
     all
 }
 
-/// Of exchanges that are started side by side all but the last one are complete at once.
-fn alone(mut steps: Vec<Step>) -> Vec<Step> {
+/// Parts exchanges that stand side by side nevertheless.
+pub(crate) fn keep_apart(program: &mut Program) {
+    program.steps = alone(std::mem::take(&mut program.steps));
+    program.plan = ArenaPlan::of(program);
+}
+
+/// Of exchanges that are started side by side all but the last one are complete at once, without a wait.
+fn alone(steps: Vec<Step>) -> Vec<Step> {
+    let mut all: Vec<Step> = Vec::with_capacity(steps.len());
     let mut complete = Vec::new();
-    for n in 1..steps.len() {
-        if side_by_side(&steps[n - 1..=n]) == 2 {
-            set_started(&mut steps[n - 1], false);
-            if let Step::Extern(call) = &steps[n - 1] {
+    for step in steps {
+        if let Step::Extern(call) = &step
+            && call.op == ExternOp::Wait
+            && complete.contains(&call.outputs)
+        {
+            continue;
+        }
+        if let Some(last) = all.last_mut()
+            && side_by_side([&*last, &step]) == 2
+        {
+            set_started(last, false);
+            if let Step::Extern(call) = last {
                 complete.push(call.outputs.clone());
             }
         }
+        all.push(step);
     }
-    let waits = |step: &Step| match step {
-        Step::Extern(call) => call.op == ExternOp::Wait && complete.contains(&call.outputs),
-        _ => false,
-    };
-    steps.retain(|step| !waits(step));
-    steps
+    all
 }
 
 fn set_started(step: &mut Step, started: bool) {

@@ -79,6 +79,10 @@ pub fn compile(graph: &Graph, options: &Options) -> Result<Program, InductorErro
     kernel_ir::guard_indices(&mut program);
     exchanges::run(&mut program, options.apart);
     together::run(&mut program);
+    if options.apart {
+        // Behind the groups, which move what stood between exchanges.
+        exchanges::keep_apart(&mut program);
+    }
     Ok(program)
 }
 

@@ -116,13 +116,13 @@ pub struct Collective {
     pub asynchronous: bool,
 }
 
-/// How many steps at the beginning of a list an engine may be asked to start as one: exchanges of one kind and group that are
-/// only started. 1 where the first one is anything else; 0 of an empty list. All ranks must see the same.
+/// How many steps at the beginning of a list an engine may be asked to start as one: exchanges of one group that are only
+/// started. 1 where the first one is anything else; 0 of an empty list. All ranks must see the same.
 pub fn side_by_side<'a>(steps: impl IntoIterator<Item = &'a Step>) -> usize {
     let started = |step: &'a Step| match step {
         Step::Extern(ExternCall { op: ExternOp::Collective(c), .. }) => {
             let alone = !c.asynchronous || c.group == SELF_GROUP;
-            (!alone).then(|| (std::mem::discriminant(&c.op), &c.group))
+            (!alone).then_some(&c.group)
         }
         _ => None,
     };

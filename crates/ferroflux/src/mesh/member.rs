@@ -102,39 +102,43 @@ impl Member {
     }
 
     /// Gives an executable the groups of the mesh, after the ranks have compared their lists of exchanges: all of them which
-    /// exchanges there are, those of a group also their sizes. Tells whether all ranks have the same ones side by side: an engine
-    /// runs these as one, on all ranks or on none.
+    /// exchanges there are, those of a group also their sizes, and which stand side by side: an engine runs these as one, on all ranks or on none.
+    /// Where a rank has others, all ranks are told what differs.
     pub(super) fn attach(
         &self,
         executable: &mut LoadedExecutable,
         exchanges: &[Exchange],
-    ) -> Result<bool, Error> {
+    ) -> Result<Option<String>, Error> {
         let groups: Vec<(&str, &Communicator)> = self.0.groups.iter().map(|(n, c)| (n.as_str(), c)).collect();
         executable.attach_groups(&groups)?;
         let _turn = self.turn();
         let ops: String = exchanges.iter().map(|e| format!("{} over {};", e.op, e.group)).collect();
         tracing::debug!(target: "sharding", rank = self.0.rank, "exchanges: {ops}");
-        same(&self.0.world, "", &ops)?;
+        let mut found = difference(&self.0.world, "", &ops)?;
         for (name, group) in groups {
             let own = exchanges.iter().filter(|e| e.group == *name);
-            same(group, name, &own.map(|e| format!("{} of {};", e.op, e.sizes)).collect::<String>())?;
+            let own = own.map(|e| format!("{} of {};", e.op, e.sizes)).collect::<String>();
+            found = found.or(difference(group, name, &own)?);
         }
         let beside: String = exchanges.iter().map(|e| format!("{};", e.beside)).collect();
-        Ok(differs(&self.0.world, &beside)?.is_none())
+        found = found.or(difference(&self.0.world, "", &beside)?);
+        // Groups may differ within while others do not, and all ranks go on in one way.
+        let all = self.0.world.all_gather(&[u8::from(found.is_some())])?;
+        let rank = all.iter().position(|other| *other == [1]);
+        Ok(found.or(
+            rank.map(|rank| format!("the ranks of a group of rank {rank} have compiled different exchanges"))
+        ))
     }
 }
 
-/// Compares a text of all ranks of a group; an empty name is all of the mesh.
-fn same(group: &Communicator, name: &str, text: &str) -> Result<(), Error> {
-    let Some(rank) = differs(group, text)? else { return Ok(()) };
-    let of = if name.is_empty() { String::new() } else { format!(" of `{name}`") };
-    Err(Error::Mesh(format!(
-        "rank {rank}{of} has compiled other exchanges than rank 0: the ranks must have the same model, plan and options"
-    )))
-}
-
-/// The first rank of a group whose text is another than that of rank 0.
-fn differs(group: &Communicator, text: &str) -> Result<Option<usize>, Error> {
+/// Compares a text of all ranks of a group, and tells who has another one; an empty name is all of the mesh.
+fn difference(group: &Communicator, name: &str, text: &str) -> Result<Option<String>, Error> {
     let all = group.all_gather(&tensor::formula::fnv1a64(text).to_le_bytes())?;
-    Ok(all.iter().position(|other| *other != all[0]))
+    let of = if name.is_empty() { String::new() } else { format!(" of `{name}`") };
+    let told = |rank: usize| {
+        format!(
+            "rank {rank}{of} has compiled other exchanges than rank 0: the ranks must have the same model, plan and options"
+        )
+    };
+    Ok(all.iter().position(|other| *other != all[0]).map(told))
 }

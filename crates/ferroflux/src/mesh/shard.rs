@@ -90,7 +90,8 @@ impl MeshOptions {
     }
 
     /// Compiles this rank's graph and gives the executable its groups; every rank of the mesh calls it for the same program. Where
-    /// ranks bring other exchanges together, because parts of different sizes were fused in other ways, none does.
+    /// ranks order exchanges differently or bring others together, because parts of different sizes were fused in other ways, they
+    /// keep those of the graph.
     ///
     /// # Errors
     /// Those of `compile`; ranks with other exchanges.
@@ -100,19 +101,19 @@ impl MeshOptions {
         compile: impl Fn(&KernelOptions) -> Result<(Kernels, LoadedExecutable), Error>,
     ) -> Result<(Kernels, LoadedExecutable), Error> {
         let (kernels, mut executable) = compile(options)?;
-        if self.attach(&mut executable, &kernels.program)? {
+        let Some(what) = self.attach(&mut executable, &kernels.program)? else {
             return Ok((kernels, executable));
-        }
-        tracing::info!(target: "sharding", "exchanges stay apart: ranks would bring different ones together");
+        };
+        tracing::info!(target: "sharding", "exchanges stay apart: {what}");
         let (kernels, mut executable) = compile(&KernelOptions { apart: true, ..options.clone() })?;
         match self.attach(&mut executable, &kernels.program)? {
-            true => Ok((kernels, executable)),
-            false => Err(Error::Internal("exchanges that stand apart stand side by side".into())),
+            None => Ok((kernels, executable)),
+            Some(what) => Err(Error::Mesh(what)),
         }
     }
 
-    /// Gives an executable its groups, and tells whether all ranks have the same exchanges side by side.
-    fn attach(&self, executable: &mut LoadedExecutable, program: &Program) -> Result<bool, Error> {
+    /// Gives an executable its groups, and tells what is different on another rank.
+    fn attach(&self, executable: &mut LoadedExecutable, program: &Program) -> Result<Option<String>, Error> {
         let mut all = Vec::new();
         exchanges(&program.steps, &mut all);
         self.member.attach(executable, &all)

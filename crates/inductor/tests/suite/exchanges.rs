@@ -1,4 +1,4 @@
-//! Exchanges of a program: their order is the graph's, those that may wait stand side by side, and nothing touches their memory
+//! Exchanges of a program: they follow what they depend on, those that may wait stand side by side, and nothing touches their memory
 //! until they have been waited for. What a program computes is compared with its graph over the group of the rank alone.
 
 use std::collections::BTreeMap;
@@ -8,8 +8,9 @@ use fx_ir::{Graph, NodeKind, OutputKind};
 use kernel_ir::{BufId, ExternCall, ExternOp, Footprint, Program, Step, side_by_side};
 use tensor::Tensor;
 
-/// A training step of a chain of `layers` products of square matrices: gradients are exchanged, and updates read them.
-fn training(layers: usize, n: usize) -> String {
+/// A training step of a chain of `layers` products of square matrices: gradients are exchanged, and updates read them, each where
+/// it is computed or all `behind` the backward.
+fn training(layers: usize, n: usize, behind: bool) -> String {
     let t = format!("f32[{n}, {n}]");
     let mut g = format!("fx 1.0\n\ngraph \"g\" {{\n  %y0: {t} = input \"x\"\n");
     (0..layers).for_each(|l| writeln!(g, "  %w{l}: {t} = buffer \"w{l}\"").unwrap());
@@ -17,16 +18,19 @@ fn training(layers: usize, n: usize) -> String {
         writeln!(g, "  %y{}: {t} = prims.matmul(%y{l}, %w{l})", l + 1).unwrap();
     }
     writeln!(g, "  %d{layers}: {t} = prims.mul(%y{layers}, 0.5)").unwrap();
+    let mut updates = String::new();
     for l in (0..layers).rev() {
         let d = l + 1;
         writeln!(g, "  %yt{l}: {t} = prims.permute(%y{l}, [1, 0])").unwrap();
         writeln!(g, "  %g{l}: {t} = prims.matmul(%yt{l}, %d{d})").unwrap();
-        writeln!(g, "  %e{l}: {t} = prims.all_reduce(%g{l}, \"sum\", \"dp\")").unwrap();
-        writeln!(g, "  %s{l}: {t} = prims.mul(%e{l}, -0.01)").unwrap();
-        writeln!(g, "  %u{l}: {t} = prims.add(%w{l}, %s{l})").unwrap();
+        let to = if behind { &mut updates } else { &mut g };
+        writeln!(to, "  %e{l}: {t} = prims.all_reduce(%g{l}, \"sum\", \"dp\")").unwrap();
+        writeln!(to, "  %s{l}: {t} = prims.mul(%e{l}, -0.01)").unwrap();
+        writeln!(to, "  %u{l}: {t} = prims.add(%w{l}, %s{l})").unwrap();
         writeln!(g, "  %wt{l}: {t} = prims.permute(%w{l}, [1, 0])").unwrap();
         writeln!(g, "  %d{l}: {t} = prims.matmul(%d{d}, %wt{l})").unwrap();
     }
+    g += &updates;
     (0..layers).for_each(|l| writeln!(g, "  return buffer \"w{l}\" = %u{l}").unwrap());
     g + "  return %d0\n}\n"
 }
@@ -106,9 +110,9 @@ fn kinds(program: &Program) -> String {
     program.steps.iter().map(one).collect()
 }
 
-/// What holds of every program: the order is the graph's, every exchange that is started is waited for, and until then nobody
+/// What holds of every program: all exchanges of the graph are there, every one that is started is waited for, and until then nobody
 /// reads or writes its result or writes its operand, nor has their memory.
-fn check(text: &str, program: &Program) {
+fn check(text: &str, program: &Program) -> Vec<usize> {
     let graph: Graph = text.parse().unwrap();
     let exchanges = |kind: &NodeKind| match kind {
         NodeKind::Call { target, .. } => target.contains("all_reduce") || target.contains("all_gather"),
@@ -151,8 +155,16 @@ fn check(text: &str, program: &Program) {
     }
     assert!(open.is_empty(), "not waited for: {open:?}\n{program}");
     assert_eq!(seen.len(), wanted, "{program}");
-    let places: Vec<_> = seen.iter().map(|name| text.find(&format!("%{name}: "))).collect();
-    assert!(places.is_sorted() && places.iter().all(Option::is_some), "{seen:?}\n{program}");
+    let mut unique = seen.clone();
+    unique.sort();
+    unique.dedup();
+    assert_eq!(unique.len(), wanted, "{program}");
+    places(text, &seen)
+}
+
+/// Where the graph has these calls.
+fn places(text: &str, names: &[String]) -> Vec<usize> {
+    names.iter().map(|name| text.find(&format!("%{name}: ")).expect("a call of the graph")).collect()
 }
 
 /// The same program over one rank: an exchange that is started spoils its result, and the wait for it copies the operand.
@@ -217,23 +229,23 @@ fn same_values(text: &str, program: &Program) {
 
 #[test]
 fn gradients_are_exchanged_together_and_updates_stand_behind() {
-    let text = training(7, 16);
+    let text = training(7, 16, false);
     let program = compiled(&text);
     check(&text, &program);
     same_values(&text, &program);
     assert_eq!(runs(&program), [7], "{}", kinds(&program));
     // 4 MiB each: the first is a bucket that is full at once, 6 of the others have 24 MiB.
-    let text = training(10, 1024);
-    let program = compiled(&text);
-    check(&text, &program);
-    assert_eq!(runs(&program), [1, 6, 3], "{}", kinds(&program));
-    // A bucket is waited for when the next one has been started: products run beside every bucket but the last.
-    let kinds = kinds(&program);
-    let between = |from: char, to: char| {
-        let first = kinds.find(from).unwrap();
-        kinds[first..].split(to).next().unwrap().matches('m').count()
-    };
-    assert!(between('e', 'w') >= 6, "{kinds}");
+    for behind in [false, true] {
+        let text = training(10, 1024, behind);
+        let program = compiled(&text);
+        check(&text, &program);
+        assert_eq!(runs(&program), [1, 6, 3], "{}", kinds(&program));
+        // A bucket is waited for when the next one has been started: products run beside every bucket but the last.
+        let kinds = kinds(&program);
+        let first = kinds.find('e').unwrap();
+        let beside = kinds[first..].split('w').next().unwrap().matches('m').count();
+        assert!(beside >= 6, "{kinds}");
+    }
 }
 
 #[test]
@@ -262,7 +274,7 @@ fn what_costly_steps_need_at_once_is_not_postponed() {
 
 #[test]
 fn exchanges_of_other_groups_keep_their_place_between() {
-    let text = training(6, 16);
+    let text = training(6, 16, false);
     let at = text.find("%e2").unwrap();
     let text = format!("{}{}", &text[..at], text[at..].replacen("\"dp\"", "\"tp\"", 1));
     let program = compiled(&text);
@@ -334,7 +346,8 @@ fn random_programs_keep_their_order_and_values() {
         same_values(&text, &program);
         together += usize::from(runs(&program).iter().any(|n| *n > 1));
         let program = compiled_by(&text, true);
-        check(&text, &program);
+        let order = check(&text, &program);
+        assert!(order.is_sorted(), "{order:?}\n{program}");
         same_values(&text, &program);
         assert!(runs(&program).iter().all(|n| *n == 1), "{program}");
     }
