@@ -183,7 +183,7 @@ struct Flag(*mut u32);
 
 // SAFETY: the word is written and read as one, by whoever has it.
 unsafe impl Send for Flag {}
-// SAFETY: as above.
+// SAFETY: the word is never freed while a communicator that reads it is there, and a word is written whole.
 unsafe impl Sync for Flag {}
 
 impl Flag {

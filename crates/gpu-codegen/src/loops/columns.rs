@@ -235,7 +235,9 @@ impl<'a> Columns<'a> {
     fn kernel(&self, group: &Group, several: bool) -> Result<Kernel, GenError> {
         let k = self.k;
         // A network has many of these that differ in their sizes alone.
-        let mut uses = Uses { numbers: Some(Numbers::default()), ..Uses::default() };
+        let mut numbers = Numbers::default();
+        let parts = if group.parts > 1 { numbers.own(group.parts) } else { "1".into() };
+        let mut uses = Uses { numbers: Some(numbers), ..Uses::default() };
         if several || group.parts > 1 {
             uses.scratch = vec!["u8"; k.accs.len()];
         }
@@ -248,7 +250,6 @@ impl<'a> Columns<'a> {
         };
         let points = volume(&k.outer);
         let count = head.expr(&points, &mut uses);
-        let parts = head.expr(&SymExpr::from_i64(group.parts), &mut uses);
         let mut body = self.opening(group, &count, &parts)?;
         body.push_str(&unravel(&head, &k.outer, 0, "point", &mut uses));
         let _ = writeln!(body, "const idx first = i{};", self.last);
@@ -364,7 +365,7 @@ const idx point = here ? p : 0;
         let chunk = match (volume(&stage.inner).as_const(), volume(&self.k.outer).as_const()) {
             // The blocks need not divide.
             (Some(all), Some(points)) if parts == 1 || points <= self.width() * i64::from(TICKETS) => {
-                writer.expr(&SymExpr::from_i64((all + parts - 1) / parts), uses)
+                uses.numbers.get_or_insert_default().own((all + parts - 1) / parts)
             }
             _ => format!("({count} + parts - 1) / parts"),
         };
@@ -437,7 +438,7 @@ const idx end = here ? imin<idx>({count}, begin + chunk) : begin;
         let (across, lanes, width) = (self.across, self.lanes, self.width());
         // Partial results that a thread loads before it combines the first. Few of these numbers are different.
         let turns = most.unwrap_or(1).max(1).unsigned_abs().div_ceil((THREADS / width).unsigned_abs());
-        let at_once = turns.next_power_of_two().min(8);
+        let at_once = if turns > 2 { 8 } else { 2 };
         let (mut blocks, mut left, mut parts, mut back) =
             (String::new(), String::new(), String::new(), String::new());
         for m in made {

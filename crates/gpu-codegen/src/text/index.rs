@@ -23,20 +23,30 @@ impl Names<'_> {
 
 /// Numbers that are arguments of a kernel, `n<place>` in its text, so that kernels which differ in sizes alone have one text.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Numbers(Vec<i64>);
+pub(crate) struct Numbers(Vec<Number>);
 
-/// Numbers up to this, and the reciprocals of these, are constants: they are few, and often select an instruction.
-const SMALL: i64 = 16;
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Number {
+    value: i64,
+    /// Whether it has a place of its own, whatever other numbers are.
+    own: bool,
+}
+
+/// Integers up to the first, and floats between the second and its reciprocal, are constants: they are few, and often select an
+/// instruction.
+const SMALL: i64 = 4;
+const SMALL_FLOAT: f32 = 16.0;
 
 impl Numbers {
     /// The arguments, in the order of their places.
-    pub(crate) fn all(&self) -> &[i64] {
-        &self.0
+    pub(crate) fn all(&self) -> impl Iterator<Item = i64> {
+        self.0.iter().map(|n| n.value)
     }
 
     fn place(&mut self, value: i64) -> usize {
-        self.0.iter().position(|n| *n == value).unwrap_or_else(|| {
-            self.0.push(value);
+        let shared = Number { value, own: false };
+        self.0.iter().position(|n| *n == shared).unwrap_or_else(|| {
+            self.0.push(shared);
             self.0.len() - 1
         })
     }
@@ -46,10 +56,16 @@ impl Numbers {
         (value.unsigned_abs() > SMALL.unsigned_abs()).then(|| format!("n{}", self.place(value)))
     }
 
+    /// The name of an argument of its own, of type `idx`, whatever its value is and other numbers are.
+    pub(crate) fn own(&mut self, value: i64) -> String {
+        self.0.push(Number { value, own: true });
+        format!("n{}", self.0.len() - 1)
+    }
+
     /// The same for a number of type `float`.
     pub(crate) fn float(&mut self, value: f32) -> Option<String> {
-        let (size, small) = (value.abs(), SMALL as f32);
-        let differs = value.is_finite() && value != 0.0 && (size > small || size < small.recip());
+        let differs =
+            value.is_finite() && value != 0.0 && !(SMALL_FLOAT.recip()..=SMALL_FLOAT).contains(&value.abs());
         differs.then(|| format!("as_float((u32)n{}_)", self.place(i64::from(value.to_bits()))))
     }
 }

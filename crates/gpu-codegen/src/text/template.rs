@@ -68,16 +68,16 @@ pub(crate) fn assemble(
         list.push(format!("i64 {symbol}_"));
         params.push(Param::Symbol(symbol));
     }
-    let numbers = uses.numbers.as_ref().map_or(&[][..], Numbers::all);
-    for (place, number) in numbers.iter().enumerate() {
+    let mut arguments = String::new();
+    for (place, number) in uses.numbers.iter().flat_map(Numbers::all).enumerate() {
         list.push(format!("i64 n{place}_"));
-        params.push(Param::Number(*number));
+        params.push(Param::Number(number));
+        arguments.push_str(&format!("const idx n{place} = (idx)n{place}_;\n"));
     }
     let idx = index_type(program, uses);
-    let mut symbols: String = uses.symbols.iter().map(|s| format!("const idx {s} = (idx){s}_;\n")).collect();
-    symbols.extend((0..numbers.len()).map(|n| format!("const idx n{n} = (idx)n{n}_;\n")));
+    let symbols: String = uses.symbols.iter().map(|s| format!("const idx {s} = (idx){s}_;\n")).collect();
     let threads = launch.threads;
-    let (declared, body) = (list.join(", "), format!("using idx = {idx};\n{symbols}{body}"));
+    let (declared, body) = (list.join(", "), format!("using idx = {idx};\n{symbols}{arguments}{body}"));
     let order = if uses.waits { "launch_next" } else { "launch_order" };
     let source = format!(
         "extern \"C\" __global__ void __launch_bounds__({threads}) {entry}({declared}) {{\n{order}();\n{body}}}\n"

@@ -137,6 +137,27 @@ fn a_normalisation_is_two_kernels() {
     assert!(!first.kernels[1].params.contains(&Param::Tickets));
 }
 
+/// What is computed by columns takes sizes as arguments, so that other sizes need no other text.
+#[test]
+fn kernels_of_other_sizes_are_compiled_once() {
+    let sizes = [("56, 56", "48, 48"), ("200704", "147456"), ("3584", "3072"), ("50176.0", "36864.0")];
+    let other = sizes.iter().fold(NORMALISATION.to_owned(), |text, (from, to)| text.replace(from, to));
+    let kernels = [NORMALISATION, &other].map(|text| {
+        let (program, step) = parsed(text);
+        variants(&program, &step, &Target::HOPPER).unwrap().swap_remove(0).kernels
+    });
+    for (one, two) in kernels[0].iter().zip(&kernels[1]) {
+        assert_eq!(one.source, two.source);
+        let numbers = |kernel: &Kernel| -> Vec<i64> {
+            let number = |p: &Param| if let Param::Number(n) = p { Some(*n) } else { None };
+            kernel.params.iter().filter_map(number).collect()
+        };
+        // The points of a column are a constant of neither.
+        assert!(!one.source.contains("50176") && !one.source.contains("200704"), "{}", one.source);
+        assert_ne!(numbers(one), numbers(two));
+    }
+}
+
 /// The second sum of a gradient is computed from sums of the first pass.
 #[test]
 fn its_gradient_is_two_kernels() {
