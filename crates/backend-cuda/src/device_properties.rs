@@ -1,7 +1,7 @@
 //! The properties of a device that the driver gives without opening it.
 
 use cudarc::driver::{result, sys};
-use gpu_codegen::{Dialect, Features, Target};
+use gpu_codegen::{Costs, Dialect, Features, Target};
 use gpu_runtime::GpuError;
 
 use crate::error::error;
@@ -88,6 +88,7 @@ fn target(device: sys::CUdevice) -> Result<Target, GpuError> {
         lds: number(A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
         registers: number(A::CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR)?,
         cache: u64::from(number(A::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?),
+        costs: Costs::built_in(&architecture(device)?),
         ..Target::HOPPER
     })
 }

@@ -36,6 +36,7 @@ mod address;
 mod architectures;
 mod attention;
 mod conv;
+mod cost;
 mod dialect;
 mod fused_launch;
 mod library;
@@ -50,6 +51,7 @@ use kernel_ir::{BufId, ExternOp, Program, Step};
 use thiserror::Error;
 
 pub use attention::masks::prepare_masks;
+pub use cost::{CostError, Costs, Measured, Model, StepWork, TERMS, Work, fit};
 pub use dialect::{Dialect, Prelude};
 pub use fused_launch::chain::{Chain, chain};
 pub use fused_launch::{LaunchGroup, fuse_launches};

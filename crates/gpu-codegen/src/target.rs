@@ -1,7 +1,7 @@
 //! The target of code generation: a device described by its properties, never by its model. Each driver fills it in from
 //! its vendor's table. Not here: how many devices there are, and where their memory is.
 
-use crate::Dialect;
+use crate::{Costs, Dialect};
 
 /// The target of code generation. Kernels use nothing that the target does not have.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -26,6 +26,8 @@ pub struct Target {
     pub tf32: bool,
     /// Whether sums must not depend on the order in which blocks end.
     pub deterministic: bool,
+    /// The cost model of its architecture; `None` where that was not measured: candidates are then ordered by rule.
+    pub costs: Option<Costs>,
 }
 
 /// The features of a device, named after instructions or properties.
@@ -107,6 +109,7 @@ impl Target {
         matrix_rate: 2048,
         tf32: false,
         deterministic: false,
+        costs: None,
     };
     /// An AMD Instinct MI300X: 304 compute units, waves of 64.
     pub const CDNA: Target = Target {
@@ -120,6 +123,7 @@ impl Target {
         matrix_rate: 1024,
         tf32: false,
         deterministic: false,
+        costs: None,
     };
     /// An AMD Radeon RX 7900 XTX: 96 compute units, waves of 32.
     pub const RDNA: Target = Target {

@@ -99,27 +99,42 @@ fn key(kernels: &Kernels, step: &DeviceStep, sizes: &Sizes) -> Result<String, Gp
     Ok(key)
 }
 
-struct Search<'a, D: Driver> {
-    memory: &'a Arc<DeviceMemory<D>>,
-    program: &'a Program,
-    functions: &'a [D::Function],
-    sizes: &'a Sizes,
+/// What timing needs beside a step.
+pub(crate) struct Search<'a, D: Driver> {
+    pub(crate) memory: &'a Arc<DeviceMemory<D>>,
+    pub(crate) program: &'a Program,
+    pub(crate) functions: &'a [D::Function],
+    pub(crate) sizes: &'a Sizes,
     /// Address of zeroed block counters.
-    tickets: u64,
+    pub(crate) tickets: u64,
     /// Address of a fault record.
-    fault: u64,
+    pub(crate) fault: u64,
 }
 
 impl<D: Driver> Search<'_, D> {
     /// The fastest candidate of a step; the first where none can be timed.
     fn best(&self, step: &DeviceStep, flush: &mut Option<Block<D>>) -> Result<usize, GpuError> {
+        let times = self.times(step, flush)?;
+        tracing::info!(target: "autotune", "{}", table(step, &times));
+        Ok(times.first().map_or(0, |t| t.1))
+    }
+
+    /// The times of a step's candidates and their numbers, fastest first; without those that fail.
+    ///
+    /// # Errors
+    /// A lost device.
+    pub(crate) fn times(
+        &self,
+        step: &DeviceStep,
+        flush: &mut Option<Block<D>>,
+    ) -> Result<Vec<(f64, usize)>, GpuError> {
         let driver = &**self.memory.driver();
         let buffers = match self.buffers(step) {
             Ok(buffers) => buffers,
             Err(e @ GpuError::Lost { .. }) => return Err(e),
             Err(e) => {
                 tracing::info!(target: "autotune", step = step.name, "not searched: {e}");
-                return Ok(0);
+                return Ok(Vec::new());
             }
         };
         if flush.is_none() {
@@ -137,8 +152,7 @@ impl<D: Driver> Search<'_, D> {
             }
         }
         times.sort_by(|a, b| a.0.total_cmp(&b.0));
-        tracing::info!(target: "autotune", "{}", table(step, &times));
-        Ok(times.first().map_or(0, |t| t.1))
+        Ok(times)
     }
 
     /// Allocates the buffers of a step at their actual sizes.

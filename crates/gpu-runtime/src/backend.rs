@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use gpu_codegen::{Costs, Model};
 use kernel_ir::{IR_MAJOR, IR_MINOR, Program};
 use plugin_sdk::{
     Backend, CollectiveEngine, CompileRequest, Constants, DType, Description, DeviceId, DeviceInfo,
@@ -13,7 +14,7 @@ use plugin_sdk::{
     Signature, Stream, TensorView,
 };
 
-use crate::{Compiled, DeviceMemory, Driver, GpuError, Mode, Settings};
+use crate::{Compiled, CostModel, DeviceMemory, Driver, GpuError, Mode, Settings};
 
 /// Makes a driver a backend.
 pub trait Platform: Driver + Sized {
@@ -126,7 +127,7 @@ impl<D: Platform> GpuBackend<D> {
 }
 
 /// The options of every GPU backend.
-fn options() -> [OptionSpec; 3] {
+fn options() -> [OptionSpec; 4] {
     let toggle = || OptionKind::Choice(vec!["on".into(), "off".into()]);
     [
         OptionSpec::new(
@@ -147,7 +148,27 @@ fn options() -> [OptionSpec; 3] {
             "0",
             "calls of which every step's time is measured and logged",
         ),
+        OptionSpec::new(
+            "costs",
+            OptionKind::Text,
+            "",
+            "the cost model of products and convolutions: that of the architecture, `off`, or a file of coefficients",
+        ),
     ]
+}
+
+/// The cost model that an option names.
+fn costs(option: &str) -> Result<CostModel, GpuError> {
+    let wrong = |what: String| GpuError::Argument(format!("the option `costs={option}`: {what}"));
+    match option {
+        "" => Ok(CostModel::BuiltIn),
+        "off" => Ok(CostModel::Off),
+        path => {
+            let text = std::fs::read_to_string(path).map_err(|e| wrong(e.to_string()))?;
+            let model = Model::parse(&text).map_err(|e| wrong(e.to_string()))?;
+            Ok(CostModel::Given(Costs(Arc::new(model))))
+        }
+    }
 }
 
 /// The settings of a request.
@@ -158,6 +179,7 @@ fn settings(request: &CompileRequest<'_>) -> Result<Settings, PluginError> {
         tf32: Some(options.text("tf32")? == "on"),
         deterministic: Some(options.text("deterministic")? == "on"),
         profile: u32::try_from(options.int("profile")?.max(0)).unwrap_or(u32::MAX),
+        costs: costs(options.text("costs")?)?,
     })
 }
 

@@ -149,7 +149,8 @@ impl<D: Driver> Compiled<D> {
         program.plan = plan;
         let started = std::time::Instant::now();
         let functions = kernels.compile(driver)?;
-        if settings.mode.searches() {
+        // Without a search those that the cost model finds too close to tell apart are timed.
+        if settings.mode.searches() || kernels.have_choices() {
             let _guard = memory.exclusive();
             autotune::choose(memory, &program, &mut kernels, &functions)?;
         }

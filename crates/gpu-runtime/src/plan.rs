@@ -16,6 +16,7 @@ use linalg::host::MatrixRoutine;
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
+use crate::choice::{Predicted, kept};
 use crate::exchange::is_exchange;
 use crate::profile::{Traffic, traffic};
 use crate::{Candidate, Driver, GpuError, LibraryCall, Mode, Module, Part};
@@ -295,6 +296,11 @@ impl<'a> Planner<'a> {
         if is_exchange(step) {
             return Ok((self.library)(step));
         }
+        if !self.mode.searches()
+            && let Some(predicted) = Predicted::of(self.program, step, self.target)
+        {
+            return self.by_costs(step, &predicted);
+        }
         let late = |c: &Candidate| outruns_library(self.program, step, self.target, c.parts.len());
         let asked = asks_libraries(self.program, step, self.target, self.mode);
         let offered = if asked { (self.library)(step) } else { Vec::new() };
@@ -308,6 +314,20 @@ impl<'a> Planner<'a> {
             candidates.truncate(1);
         }
         Ok(candidates)
+    }
+
+    /// The candidates of a step by the cost model, of which those behind the first are close to it.
+    fn by_costs(&self, step: &Step, predicted: &Predicted<'_>) -> Result<Vec<Candidate>, GpuError> {
+        let offered = if predicted.asks_library(self.mode) { (self.library)(step) } else { Vec::new() };
+        let generated = match predicted.is_settled(&offered) {
+            true => Vec::new(),
+            false => variants(self.program, step, self.target).map_err(|e| refused(step, &e))?,
+        };
+        let generated = generated.into_iter().map(|variant| (Candidate::from(variant), false));
+        let all = offered.into_iter().map(|candidate| (candidate, true)).chain(generated).collect();
+        let ordered = predicted.order(all);
+        let kept = kept(&ordered, self.program, self.mode);
+        Ok(ordered.into_iter().take(kept).map(|(_, candidate)| candidate).collect())
     }
 
     /// Adds an operation of the device and returns its number.
@@ -356,6 +376,11 @@ pub(crate) fn widened(program: &Program, chains: &[Range<usize>]) -> ArenaPlan {
 /// Whether libraries are asked for candidates of a step. A library that was not used yet takes a tenth of a second for its
 /// first answer; where a generated kernel is about as fast, only modes that may take longer to compile ask.
 pub fn asks_libraries(program: &Program, step: &Step, target: &Target, mode: Mode) -> bool {
+    if !mode.searches()
+        && let Some(predicted) = Predicted::of(program, step, target)
+    {
+        return predicted.asks_library(mode);
+    }
     match mode {
         Mode::Default => !prefers_generated(program, step, target),
         // The generated convolution is faster.
@@ -419,6 +444,11 @@ impl Kernels {
             }
         };
         Launchable { function, params, maps, launch, first_check, early }
+    }
+
+    /// Whether a step has several candidates.
+    pub(crate) fn have_choices(&self) -> bool {
+        self.steps.iter().any(|step| step.candidates.len() > 1)
     }
 
     /// The text of a kernel.

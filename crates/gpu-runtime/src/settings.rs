@@ -1,7 +1,19 @@
 //! The settings of a compilation.
 
-use gpu_codegen::Target;
+use gpu_codegen::{Costs, Target};
 use plugin_sdk::Mode;
+
+/// The cost model by which candidates are chosen without a search.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum CostModel {
+    /// That of the device's architecture, where it has one.
+    #[default]
+    BuiltIn,
+    /// None: the rules choose.
+    Off,
+    /// Another one.
+    Given(Costs),
+}
 
 /// Settings of one compilation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -14,6 +26,8 @@ pub struct Settings {
     pub deterministic: Option<bool>,
     /// Number of calls whose steps are timed (see [`crate::Compiled::profile`]); those calls are slower.
     pub profile: u32,
+    /// The cost model.
+    pub costs: CostModel,
 }
 
 impl Settings {
@@ -22,6 +36,11 @@ impl Settings {
         Target {
             tf32: self.tf32.unwrap_or(device.tf32),
             deterministic: self.deterministic.unwrap_or(device.deterministic),
+            costs: match &self.costs {
+                CostModel::BuiltIn => device.costs,
+                CostModel::Off => None,
+                CostModel::Given(costs) => Some(costs.clone()),
+            },
             ..device
         }
     }

@@ -8,6 +8,7 @@
 
 mod compare;
 mod faults;
+mod fit;
 mod indices;
 mod losses;
 mod masks;
@@ -52,6 +53,8 @@ enum What {
     Masks(masks::Args),
     /// Times cross entropy with its gradient.
     Losses(losses::Args),
+    /// Times candidates of products and convolutions, and fits the cost model to them.
+    Fit(fit::Args),
     /// Compares every program of a packed folder with PyTorch and prints one table.
     Compare(compare::Args),
     /// Runs the steps in a packed folder.
@@ -83,6 +86,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         What::Compare(args) => compare::run(args).map(|()| true),
         What::Indices(args) => indices::run(args).map(|()| true),
         What::Masks(args) => masks::run(args).map(|()| true),
+        What::Fit(args) => fit::run(args).map(|()| true),
         What::Losses(args) => losses::run(args).map(|()| true),
         What::Pack { folder, programs, corpus } => pack(folder, programs, corpus).map(|()| true),
         What::Run { folder, minutes, logs, only, python, backend } => {

@@ -38,23 +38,35 @@ pub(crate) fn variants(program: &Program, k: &Conv, target: &Target) -> Result<V
             .chain([Variant::single("direct", generate(program, k, ENTRY)?)])
             .collect());
     }
-    let tiled = product(program, k);
-    let mut candidates = match &tiled {
+    let product = product(program, k);
+    let mut candidates = match &product {
         Some(product) => crate::product::tile_rule::candidates(product, target)?,
         None => phases(program, k, target)?,
     };
+    if candidates.is_empty() || is_direct(program, k, product.as_ref(), target) {
+        candidates.truncate(2);
+        candidates.insert(0, Variant::single("direct", generate(program, k, ENTRY)?));
+    }
+    Ok(candidates)
+}
+
+/// The convolution in the form that tiles take; `None` where its first candidates are others.
+pub(crate) fn tiled<'a>(program: &'a Program, k: &'a Conv, target: &Target) -> Option<Product<'a>> {
+    if check(k).is_err() || crate::conv::depthwise::supports(program, k, target) {
+        return None;
+    }
+    product(program, k).filter(|p| !is_direct(program, k, Some(p), target))
+}
+
+/// Whether one thread per point is faster than tiles, which would be nearly empty.
+fn is_direct(program: &Program, k: &Conv, product: Option<&Product<'_>>, target: &Target) -> bool {
     let few = |e: &SymExpr| hint(program, e) < FEW_CHANNELS * k.groups;
     let narrow = few(&k.input.sizes[1]) || few(&k.epilogue.ranges[1]);
     // A long sum to each of few results (the gradient to a weight) is split over blocks, which one thread a point cannot be.
     let points = hint(program, &volume(&k.epilogue.ranges));
     let long = |p: &Product<'_>| hint(program, &crate::product::tile::count(&p.inner)) > LONG_SUM;
     let starved = points < THREADS_EACH * i64::from(target.multiprocessors);
-    let direct = k.groups > 1 && narrow && tiled.as_ref().is_some_and(|p| !(starved && long(p)));
-    if candidates.is_empty() || direct {
-        candidates.truncate(2);
-        candidates.insert(0, Variant::single("direct", generate(program, k, ENTRY)?));
-    }
-    Ok(candidates)
+    k.groups > 1 && narrow && product.is_some_and(|p| !(starved && long(p)))
 }
 
 /// Whether no library need be asked: see [`tile_rule::prefers_generated`](crate::product::tile_rule::prefers_generated).

@@ -4,6 +4,7 @@
 use ir_core::{DType, SymExpr};
 use kernel_ir::{Matmul, Program};
 
+use crate::product::gemv::Skinny;
 use crate::product::tile::{Axis, Product, TileOperand, is_multiple};
 use crate::product::tile_text::Unit;
 use crate::text::body::{BodyWriter, Uses};
@@ -53,6 +54,11 @@ pub(crate) fn outruns_library(program: &Program, k: &Matmul, target: &Target) ->
         && narrow
         && product(program, k)
             .is_some_and(|p| !crate::product::tma_rule::forms(&p, Unit::Tensor, target).is_empty())
+}
+
+/// The product in the form that tiles take; `None` where its first candidates are others.
+pub(crate) fn tiled<'a>(program: &'a Program, k: &'a Matmul) -> Option<Product<'a>> {
+    if Skinny::of(program, k).is_some() { None } else { product(program, k) }
 }
 
 /// The product in the form that tiles take; `None` for dtypes that they do not support.

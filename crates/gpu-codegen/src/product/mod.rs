@@ -13,6 +13,7 @@ pub(crate) mod tile;
 pub(crate) mod tile_finish;
 pub(crate) mod tile_rule;
 pub(crate) mod tile_text;
+pub(crate) mod tile_work;
 pub(crate) mod tma;
 pub(crate) mod tma_rule;
 pub(crate) mod tma_text;

@@ -9,6 +9,7 @@ use ir_core::DType;
 use crate::product::registers_rule;
 use crate::product::tile::{Product, Reading, count, hint};
 use crate::product::tile_text::{Form, PARTS_AT_ONCE, Pipeline, Unit, variant};
+use crate::product::tile_work::{Filling, filling, of_form};
 use crate::product::tma_rule;
 use crate::{GenError, Target, Variant};
 
@@ -37,10 +38,6 @@ const CLUSTER_CYCLES: f64 = 500.0;
 const SECOND_KERNEL_CYCLES: f64 = 4000.0;
 /// Multiply-adds of 16-bit floats per cycle by `wgmma`, of 2048 at most.
 const WGMMA: f64 = 1700.0;
-/// Warps and bytes of shared memory per multiprocessor.
-const WARPS: i64 = 48;
-const SHARED: i64 = 227 * 1024;
-
 /// Multiply-adds of a product that takes a few microseconds on a Hopper, a large part of which is the launch.
 const SMALL_PRODUCT: i64 = 1 << 29;
 
@@ -92,7 +89,7 @@ pub(crate) fn prefers_generated(product: &Product<'_>, target: &Target) -> bool 
 }
 
 /// The unit that multiplies operands of a dtype; `None` where no tiles support it.
-fn unit(dtype: DType, target: &Target) -> Option<Unit> {
+pub(crate) fn unit(dtype: DType, target: &Target) -> Option<Unit> {
     if target.dialect.through_registers {
         return registers_rule::unit(dtype, target);
     }
@@ -104,8 +101,8 @@ fn unit(dtype: DType, target: &Target) -> Option<Unit> {
     }
 }
 
-/// The tile shapes, best first.
-fn forms(product: &Product<'_>, target: &Target) -> Vec<Form> {
+/// All tile shapes that are possible and not wasteful, in any order.
+fn possible(product: &Product<'_>, target: &Target) -> Vec<Form> {
     let Some(unit) = unit(product.dtype, target) else { return Vec::new() };
     let shapes = match unit {
         Unit::Tensor => TENSOR,
@@ -124,7 +121,7 @@ fn forms(product: &Product<'_>, target: &Target) -> Vec<Form> {
         parts: 1,
         cluster: false,
     };
-    let mut found: Vec<(f64, Form)> = Vec::new();
+    let mut found: Vec<Form> = Vec::new();
     let all: Vec<Form> = match target.dialect.through_registers {
         true => registers_rule::forms(unit, target),
         false => shapes.iter().map(whole).chain(tma_rule::forms(product, unit, target)).collect(),
@@ -134,16 +131,35 @@ fn forms(product: &Product<'_>, target: &Target) -> Vec<Form> {
             // A cluster has at most 8 blocks.
             let form = Form { parts, cluster: cluster && (2..=8).contains(&parts), ..form };
             if fits(product, &form, target) {
-                found.push((estimate(product, &form, target), form));
+                found.push(form);
             }
         }
     }
+    found
+}
+
+/// The tile shapes that are tried, best first: chosen by the estimate, and in the order of the cost model where the device has
+/// one. That a model is fitted to shapes which the estimate chose is why it does not choose among all.
+pub(crate) fn forms(product: &Product<'_>, target: &Target) -> Vec<Form> {
+    let time = |form: &Form| estimate(product, form, target);
+    let mut found: Vec<(f64, Form)> =
+        possible(product, target).into_iter().map(|form| (time(&form), form)).collect();
     found.sort_by(|a, b| a.0.total_cmp(&b.0));
     // Some of each kind: the estimate compares one kind's forms better than those of two.
     let (threads, tma) = found.into_iter().partition(|(_, form)| form.by_threads());
     let mut kept = [best(threads, MAX_CANDIDATES), best(tma, MAX_TMA_CANDIDATES)].concat();
+    if let Some(times) = predicted(product, &kept, target) {
+        kept.iter_mut().zip(times).for_each(|(kept, time)| kept.0 = time);
+    }
     kept.sort_by(|a, b| a.0.total_cmp(&b.0));
     kept.into_iter().map(|(_, form)| form).collect()
+}
+
+/// The times of forms by the cost model; `None` where the device has none, or one that does not know all of them: an estimate
+/// and a prediction cannot be compared.
+fn predicted(product: &Product<'_>, forms: &[(f64, Form)], target: &Target) -> Option<Vec<f64>> {
+    let model = &target.costs.as_ref()?.0;
+    forms.iter().map(|(_, form)| model.predict(&of_form(product, form, target)?)).collect()
 }
 
 /// The first `most` of one kind, sorted by their estimates.
@@ -191,7 +207,7 @@ fn fits(product: &Product<'_>, form: &Form, target: &Target) -> bool {
 }
 
 /// Multiply-adds per cycle of a multiprocessor.
-fn rate(form: &Form) -> f64 {
+pub(crate) fn rate(form: &Form) -> f64 {
     if form.pipeline != Pipeline::Threads {
         // A narrow product of a warpgroup is bound by the bandwidth of shared memory.
         let narrow = if form.tile.1 < 128 { 0.8 } else { 1.0 };
@@ -215,26 +231,14 @@ fn estimate(product: &Product<'_>, form: &Form, target: &Target) -> f64 {
     if form.pipeline == Pipeline::Registers {
         return registers_rule::estimate(product, form, target);
     }
-    let at = |axes| hint(product.program, &count(axes));
-    let (m, n, k, batch) = (at(&product.rows), at(&product.cols), at(&product.inner), at(&product.batch));
+    let Filling { points, blocks, steps, each, waves, starts, bytes, singles, vectors } =
+        filling(product, form, target);
     let ((bm, bn), depth) = (form.tile, form.depth);
-    let up = |a: i64, b: i64| (a + b - 1) / b;
-    // Blocks that share an operand are counted as one: they compute their tiles at the same time.
-    let (share, is_persistent) = (form.share(), matches!(form.pipeline, Pipeline::Persistent { .. }));
-    let blocks = batch * up(m, bm * share) * up(n, bn) * form.parts;
-    let steps = up(up(k, depth), form.parts) as f64;
-    let device = i64::from(target.multiprocessors.max(1));
-    let at_once = (SHARED / (form.shared(product) + 1024)).min(WARPS * 32 / form.threads()).max(1);
-    let each = up(blocks, (device / share).max(1));
+    let (share, device) = (form.share(), f64::from(target.multiprocessors.max(1)));
     let compute = (bm * bn * depth) as f64 / rate(form);
-    let bytes = ((bm + bn / share) * depth) as f64 * product.dtype.size() as f64;
     // Elements that are read one by one cost instructions, not bytes.
-    let copies = [(0, bm), (1, bn)].map(|(side, rows)| match product.reading(side) {
-        _ if form.pipeline != Pipeline::Threads => 0.0,
-        Reading::SingleInner | Reading::SingleRows => (rows * depth) as f64 / 5.0,
-        Reading::AlongInner(w) | Reading::AlongRows(w) => (rows * depth / w) as f64 / 12.0,
-    });
-    let step = compute.max(bytes / PEAK_CACHE_BYTES).max(copies[0] + copies[1]);
+    let copies = singles / 5.0 + vectors / 12.0;
+    let step = compute.max(bytes / PEAK_CACHE_BYTES).max(copies);
     // The sums pass through shared memory once; those of a cluster are also exchanged between its blocks.
     let sums = (bm * bn * 4) as f64;
     let exchange = if form.parts > 1 { CLUSTER_CYCLES + sums / CACHE_BYTES } else { 0.0 };
@@ -243,18 +247,15 @@ fn estimate(product: &Product<'_>, form: &Form, target: &Target) -> f64 {
         Pipeline::Threads => (CACHE_BYTES, LATENCY),
         _ => (TMA_BYTES, TMA_LATENCY),
     };
-    let shared = (blocks * share) as f64 * steps * bytes / (cache * device as f64);
+    let shared = (blocks * share) as f64 * steps * bytes / (cache * device);
     let busy = (each as f64 * steps * step).max(shared) + each as f64 * end;
-    let waves = up(each, at_once) as f64;
-    // In persistent kernels the next tile's copies overlap the end of the tile before.
-    let starts = if is_persistent { 1.0 } else { waves };
     let pause = latency / (form.stages - 1) as f64;
     let alone = starts * 1.5 * latency + waves * (steps * step.max(pause) + end);
     let second = match form.parts {
         parts if parts > 1 && !form.cluster => {
-            let bytes = (m * n * batch * parts * 4) as f64;
+            let bytes = points * (parts * 4) as f64;
             SECOND_KERNEL_CYCLES
-                + bytes / (CACHE_BYTES * device as f64)
+                + bytes / (CACHE_BYTES * device)
                 + (parts as f64 / PARTS_AT_ONCE as f64) * LATENCY
         }
         _ => 0.0,

@@ -81,9 +81,9 @@ impl Form {
     pub(crate) fn by_threads(&self) -> bool {
         matches!(self.pipeline, Pipeline::Threads | Pipeline::Registers)
     }
-    /// The name in tables.
-    pub(crate) fn name(&self) -> String {
-        let unit = match (self.unit, self.pipeline) {
+    /// The kind of kernel.
+    pub(crate) fn kind(&self) -> &'static str {
+        match (self.unit, self.pipeline) {
             (Unit::Tensor, Pipeline::Threads) => "mma",
             (Unit::Tensor, Pipeline::Registers) if self.wave == 32 => "wmma",
             (Unit::Tensor, Pipeline::Registers) => "mfma",
@@ -95,7 +95,10 @@ impl Form {
             (Unit::Tf32, Pipeline::Tma) => "wgmma_tf32",
             (Unit::Tensor, Pipeline::Persistent { .. }) => "wgmma_persistent",
             (Unit::Tf32, Pipeline::Persistent { .. }) => "wgmma_tf32_persistent",
-        };
+        }
+    }
+    /// The name in tables.
+    pub(crate) fn name(&self) -> String {
         let (m, n) = self.tile;
         let parts = match (self.parts, self.cluster) {
             (1, _) if self.share() > 1 => format!("_share{}", self.share()),
@@ -103,7 +106,7 @@ impl Form {
             (parts, true) => format!("_cluster{parts}"),
             (parts, false) => format!("_split{parts}"),
         };
-        format!("{unit}_{m}x{n}x{}_{}{parts}", self.depth, self.stages)
+        format!("{}_{m}x{n}x{}_{}{parts}", self.kind(), self.depth, self.stages)
     }
     /// Bytes of one stage of an operand.
     fn stage_bytes(&self, reading: Reading, rows: i64, bytes: i64) -> i64 {

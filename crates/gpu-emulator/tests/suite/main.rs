@@ -8,6 +8,7 @@ mod bind;
 mod checked;
 mod common;
 mod cores;
+mod costs;
 mod decode;
 mod depthwise;
 mod epilogues;

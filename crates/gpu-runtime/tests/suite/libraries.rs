@@ -2,7 +2,9 @@
 //! are timed.
 #![allow(clippy::unwrap_used)]
 
-use gpu_codegen::{Features, Target};
+use std::sync::Arc;
+
+use gpu_codegen::{Costs, Features, Model, TERMS, Target};
 use gpu_runtime::{Mode, asks_libraries};
 use ir_core::{DType, Shape, SymExpr};
 use kernel_ir::{
@@ -120,4 +122,48 @@ fn large_or_wide_or_grouped_or_other_architectures_ask() {
     ] {
         assert_eq!(asked(&what, target), [true; 4], "{}", what.1.name());
     }
+}
+
+/// A made-up cost model in which every kernel of a kind takes as many microseconds, whatever it does.
+fn costs(kinds: &[(&str, f64)]) -> Option<Costs> {
+    let mut text = "ferroflux costs 1\narchitecture sm_90\n".to_owned();
+    for (kind, us) in kinds {
+        text.push_str(&format!("kind {kind}\nlaunch {us}e-6\n"));
+        TERMS[1..].iter().for_each(|term| text.push_str(&format!("{term} 0\n")));
+    }
+    Some(Costs(Arc::new(Model::parse(&text).unwrap())))
+}
+
+#[test]
+fn a_cost_model_says_whether_a_library_is_worth_asking() {
+    let small = product(DType::BF16, [192, 768, 768]);
+    let large = product(DType::BF16, [2048, 4096, 1024]);
+    for (library, expected) in [
+        (9.0, [true, true, true, true]),
+        // The first answer of a library takes more than a twentieth of a product is worth.
+        (19.0, [false, true, true, true]),
+        (21.0, [false, false, true, true]),
+    ] {
+        let generated = [("mma", 40.0), ("wgmma", 20.0), ("wgmma_persistent", 30.0)];
+        let costs = costs(&[&generated[..], &[("library", library)]].concat());
+        let target = Target { costs, ..HOPPER };
+        for what in [&small, &large] {
+            assert_eq!(asked(what, &target), expected, "{library}");
+        }
+    }
+}
+
+#[test]
+fn a_kind_that_was_not_measured_leaves_the_choice_to_the_rule() {
+    let what = product(DType::BF16, [192, 768, 768]);
+    let (generated, library) =
+        ([("mma", 1.0), ("wgmma", 1.0), ("wgmma_persistent", 1.0)], [("library", 9.0)]);
+    for kinds in [&generated[..], &[&generated[..2], &library[..]].concat(), &library, &[]] {
+        let target = Target { costs: costs(kinds), ..HOPPER };
+        assert_eq!(asked(&what, &target), asked(&what, &HOPPER), "{kinds:?}");
+    }
+    // Groups of few channels have kernels of their own.
+    let target = Target { costs: costs(&[&generated[..], &library].concat()), ..HOPPER };
+    let groups = convolution(DType::BF16, 256, 256, 1);
+    assert_eq!(asked(&groups, &target), asked(&groups, &HOPPER));
 }

@@ -1,0 +1,229 @@
+//! A cost model of products and convolutions: how long a candidate takes, predicted from what it does and from coefficients
+//! that were fitted to times measured on one architecture.
+//!
+//! A candidate's [`Work`] is a list of amounts (points that a multiprocessor computes one after another, bytes, waits,
+//! elements of the epilogue). What a kernel does at the same time is combined by a smooth maximum, since the slowest of it
+//! decides; what happens before and behind is added. Coefficients are not negative, so more work never takes less time. Each
+//! kind of kernel has its own, and a factor for each shape of tile.
+//!
+//! An architecture without a file of coefficients has no model; its candidates are ordered by the rule (`tile_rule`). Not
+//! here: the amounts of a candidate (`product::tile_work`), the measuring (`xtask gpu-suite fit`), and what the runtime does
+//! with a prediction (`gpu-runtime`'s `choice`).
+
+mod fit;
+mod step;
+mod text;
+
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use thiserror::Error;
+
+pub use fit::{Measured, fit};
+pub use step::StepWork;
+
+/// Amounts of work of which every kind of kernel has a coefficient, in seconds for each. The first is 1; the next
+/// [`AT_ONCE`] happen at the same time.
+pub const TERMS: [&str; 11] = [
+    // 1 of every candidate.
+    "launch",
+    // Multiply-adds that the busiest multiprocessor does, divided by the rate of the tile's shape by rule.
+    "compute",  // Bytes that a multiprocessor gets from the second-level cache.
+    "cache",    // Bytes from memory, each once.
+    "memory",   // Latencies that a block waits for.
+    "latency",  // Elements that threads copy one by one, or that no vector holds.
+    "copies",   // Elements of tiles that the busiest multiprocessor stores.
+    "end",      // Operations of the epilogue on them.
+    "epilogue", // Elements that the blocks of a cluster exchange.
+    "exchange", // Kernels behind the first one.
+    "second",   // Bytes of sums that these read.
+    "sums",
+];
+/// How many terms behind the first one happen at the same time.
+const AT_ONCE: usize = 5;
+/// The exponent of the smooth maximum: two equal amounts count 1.19 times.
+const NORM: i32 = 4;
+
+/// The amounts of work of one candidate, in the order of [`TERMS`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Work {
+    /// The kind of kernel, of which the coefficients are.
+    pub kind: &'static str,
+    /// The shape of its tiles; empty where it is not known.
+    pub tile: String,
+    /// The amounts.
+    pub terms: [f64; TERMS.len()],
+}
+
+/// The coefficients of one kind.
+#[derive(Clone, Debug, PartialEq)]
+struct Kind {
+    name: String,
+    /// Seconds for each unit of a term.
+    seconds: [f64; TERMS.len()],
+    /// Factors of the time by the shape of tiles; 1 for those that are missing.
+    tiles: Vec<(String, f64)>,
+}
+
+/// The coefficients of an architecture.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Model {
+    architecture: String,
+    kinds: Vec<Kind>,
+}
+
+/// What is wrong with a file of coefficients.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum CostError {
+    /// The first line is another one.
+    #[error("not a file of coefficients: the first line must be `{}`", text::TITLE)]
+    Title,
+    /// A line cannot be read.
+    #[error("line {line}: {what}; write the file again with `xtask gpu-suite fit`")]
+    Line {
+        /// Its number, from 1.
+        line: usize,
+        /// What is wrong.
+        what: String,
+    },
+}
+
+/// The files of coefficients that are built in, by architecture, as `("sm_90", include_str!("sm_90.txt"))`.
+const BUILT_IN: &[(&str, &str)] = &[];
+
+impl Model {
+    /// Reads coefficients from the text that [`Model`] is displayed as.
+    ///
+    /// # Errors
+    /// [`CostError`] with the line that is wrong.
+    pub fn parse(text: &str) -> Result<Model, CostError> {
+        text::parse(text)
+    }
+
+    /// The architecture that was measured.
+    pub fn architecture(&self) -> &str {
+        &self.architecture
+    }
+
+    /// Whether there are coefficients for a kind of kernel.
+    pub fn knows(&self, kind: &str) -> bool {
+        self.kinds.iter().any(|k| k.name == kind)
+    }
+
+    /// The predicted time in seconds; `None` where the kind was not measured.
+    pub fn predict(&self, work: &Work) -> Option<f64> {
+        let kind = self.kinds.iter().find(|k| k.name == work.kind)?;
+        let factor = kind.tiles.iter().find(|(name, _)| *name == work.tile).map_or(1.0, |(_, f)| *f);
+        Some(factor * time(&kind.seconds, &work.terms))
+    }
+}
+
+/// The time of amounts of work with these coefficients.
+fn time(seconds: &[f64; TERMS.len()], terms: &[f64; TERMS.len()]) -> f64 {
+    let one = |n: usize| seconds[n] * terms[n];
+    let at_once: f64 = (1..=AT_ONCE).map(|n| one(n).powi(NORM)).sum();
+    let apart: f64 = (AT_ONCE + 1..TERMS.len()).map(one).sum();
+    one(0) + at_once.powf(1.0 / f64::from(NORM)) + apart
+}
+
+/// A model as a part of a target: equal where the coefficients are.
+#[derive(Clone, Debug)]
+pub struct Costs(pub Arc<Model>);
+
+impl Costs {
+    /// The built-in coefficients of an architecture as compilers name it (`sm_90a`); `None` where it was not measured.
+    pub fn built_in(architecture: &str) -> Option<Costs> {
+        let base = architecture.split(':').next()?.trim_end_matches(['a', 'f']);
+        let (_, text) = BUILT_IN.iter().find(|(name, _)| *name == base)?;
+        // A test reads every file; one that is damaged is as good as none.
+        Model::parse(text).ok().map(|model| Costs(Arc::new(model)))
+    }
+}
+
+impl PartialEq for Costs {
+    fn eq(&self, other: &Costs) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0
+    }
+}
+
+/// Coefficients are finite, so that each equals itself.
+impl Eq for Costs {}
+
+impl Hash for Costs {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.architecture.hash(state);
+        self.0.kinds.iter().flat_map(|k| k.seconds).for_each(|s| s.to_bits().hash(state));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    fn model() -> Model {
+        let kind = |name: &str, launch| Kind {
+            name: name.into(),
+            seconds: std::array::from_fn(|n| if n == 0 { launch } else { 1e-9 * (n + 1) as f64 }),
+            tiles: vec![("128x128".into(), 0.5)],
+        };
+        Model { architecture: "sm_90".into(), kinds: vec![kind("mma", 2e-6), kind("library", 4e-6)] }
+    }
+
+    #[test]
+    fn more_work_takes_longer() {
+        let model = model();
+        let terms: [f64; TERMS.len()] = std::array::from_fn(|n| if n == 0 { 1.0 } else { 100.0 * n as f64 });
+        let predict = |terms| model.predict(&Work { kind: "mma", tile: String::new(), terms }).unwrap();
+        let base = predict(terms);
+        for n in 0..TERMS.len() {
+            let mut more = terms;
+            more[n] *= 3.0;
+            assert!(predict(more) > base, "{}", TERMS[n]);
+        }
+    }
+
+    #[test]
+    fn the_slowest_of_what_happens_at_once_decides() {
+        let model = model();
+        let alone = |compute: f64, memory: f64| {
+            let mut terms = [0.0; TERMS.len()];
+            (terms[1], terms[3]) = (compute, memory);
+            model.predict(&Work { kind: "mma", tile: String::new(), terms }).unwrap()
+        };
+        // Their coefficients are 2 and 4.
+        let (both, least) = (alone(2000.0, 1000.0), alone(2000.0, 0.0));
+        assert!((both / least - 2f64.powf(0.25)).abs() < 1e-9);
+        assert!(alone(2000.0, 100.0) < 1.01 * least);
+    }
+
+    #[test]
+    fn kinds_and_tiles_have_their_own_coefficients() {
+        let model = model();
+        let mut terms = [0.0; TERMS.len()];
+        terms[0] = 1.0;
+        let work = |kind, tile: &str| Work { kind, tile: tile.into(), terms };
+        assert_eq!(model.predict(&work("mma", "")), Some(2e-6));
+        assert_eq!(model.predict(&work("mma", "128x128")), Some(1e-6));
+        assert_eq!(model.predict(&work("library", "")), Some(4e-6));
+        assert_eq!(model.predict(&work("wgmma", "")), None);
+        assert!(model.knows("mma") && !model.knows("wgmma"));
+    }
+
+    #[test]
+    fn every_built_in_file_can_be_read() {
+        for (name, text) in BUILT_IN {
+            let model = Model::parse(text).unwrap();
+            assert_eq!(model.architecture(), *name);
+            assert_eq!(Costs::built_in(&format!("{name}a")), Some(Costs(Arc::new(model))));
+        }
+        assert_eq!(Costs::built_in("sm_1"), None);
+    }
+
+    #[test]
+    fn a_text_is_read_as_it_was_written() {
+        let model = model();
+        assert_eq!(Model::parse(&model.to_string()), Ok(model));
+    }
+}

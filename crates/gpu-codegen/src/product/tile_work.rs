@@ -1,0 +1,389 @@
+//! The amounts of work of a product's candidates, for the cost model: of a tiled kernel by its form, of a library's kernel by
+//! the tiles that such a library has.
+//!
+//! Not here: what they cost (`cost`), and the rule for architectures that were not measured (`tile_rule`).
+
+use ir_core::Atom;
+use kernel_ir::{Epilogue, InstKind, Program, ScalarOp};
+
+use crate::Target;
+use crate::cost::{TERMS, Work};
+use crate::product::tile::{Product, Reading, count, hint};
+use crate::product::tile_rule::rate;
+use crate::product::tile_text::{Form, Pipeline, Unit};
+
+/// Warps and bytes of shared memory per multiprocessor.
+const WARPS: i64 = 48;
+const SHARED: i64 = 227 * 1024;
+/// Latencies that a block waits for before its first and behind its last multiplication.
+const START_LATENCIES: f64 = 1.5;
+/// Operations that take as long as one that is several instructions.
+const LONG_OPERATION: f64 = 8.0;
+
+/// Tiles of a library's kernels, and in how many parts it splits the inner dimension: it takes what suits a product.
+const LIBRARY_TILES: [(i64, i64); 5] = [(128, 256), (256, 128), (128, 128), (64, 128), (64, 64)];
+const LIBRARY_PARTS: [i64; 5] = [1, 2, 4, 8, 16];
+/// Inner points of a step, fewest steps of a part, and stages of a library's kernels.
+const LIBRARY_DEPTH: i64 = 64;
+const LIBRARY_STEPS: i64 = 4;
+const LIBRARY_STAGES: f64 = 4.0;
+/// Multiply-adds and bytes a cycle of a multiprocessor, whose ratio weighs tiles against one another: those of 16-bit floats on a
+/// Hopper, rounded.
+const LIBRARY_RATE: f64 = 1000.0;
+const LIBRARY_CACHE_BYTES: f64 = 44.0;
+
+/// How a kernel's blocks fill a device.
+pub(crate) struct Filling {
+    /// Points of the result along rows, columns and batch.
+    pub(crate) points: f64,
+    /// Blocks; those that share an operand are counted as one, since they compute their tiles at the same time.
+    pub(crate) blocks: i64,
+    /// Steps of a block along the inner dimension.
+    pub(crate) steps: f64,
+    /// Blocks of the busiest multiprocessor, and how many of them run one after another.
+    pub(crate) each: i64,
+    pub(crate) waves: f64,
+    /// How many blocks wait for their first copies one after another.
+    pub(crate) starts: f64,
+    /// Bytes that a step copies.
+    pub(crate) bytes: f64,
+    /// Elements that are read one by one, which cost instructions, and vectors of them: for each operand and step.
+    pub(crate) singles: f64,
+    pub(crate) vectors: f64,
+}
+
+/// How a form fills a device.
+pub(crate) fn filling(product: &Product<'_>, form: &Form, target: &Target) -> Filling {
+    let at = |axes| hint(product.program, &count(axes));
+    let (m, n, k, batch) = (at(&product.rows), at(&product.cols), at(&product.inner), at(&product.batch));
+    let ((bm, bn), depth) = (form.tile, form.depth);
+    let share = form.share();
+    let blocks = batch * up(m, bm * share) * up(n, bn) * form.parts;
+    let device = i64::from(target.multiprocessors.max(1));
+    let at_once = (SHARED / (form.shared(product) + 1024)).min(WARPS * 32 / form.threads()).max(1);
+    let each = up(blocks, (device / share).max(1));
+    let waves = up(each, at_once) as f64;
+    let (mut singles, mut vectors) = (0.0, 0.0);
+    for (side, rows) in [(0, bm), (1, bn)] {
+        match product.reading(side) {
+            _ if form.pipeline != Pipeline::Threads => {}
+            Reading::SingleInner | Reading::SingleRows => singles += (rows * depth) as f64,
+            Reading::AlongInner(w) | Reading::AlongRows(w) => vectors += (rows * depth / w) as f64,
+        }
+    }
+    Filling {
+        points: (m * n * batch) as f64,
+        blocks,
+        steps: up(up(k, depth), form.parts) as f64,
+        each,
+        waves,
+        // In persistent kernels the next tile's copies overlap the end of the tile before.
+        starts: if matches!(form.pipeline, Pipeline::Persistent { .. }) { 1.0 } else { waves },
+        bytes: ((bm + bn / share) * depth) as f64 * product.dtype.size() as f64,
+        singles,
+        vectors,
+    }
+}
+
+/// `a / b`, rounded up.
+pub(crate) fn up(a: i64, b: i64) -> i64 {
+    (a + b - 1) / b
+}
+
+/// The work of a tiled kernel; `None` for forms that no model is made for.
+pub(crate) fn of_form(product: &Product<'_>, form: &Form, target: &Target) -> Option<Work> {
+    if form.pipeline == Pipeline::Registers {
+        return None;
+    }
+    let f = filling(product, form, target);
+    let ((bm, bn), device) = (form.tile, f64::from(target.multiprocessors.max(1)));
+    let (each, tile) = (f.each as f64, (bm * bn) as f64);
+    let own = of_product(product);
+    let second = form.parts > 1 && !form.cluster;
+    let terms = terms(&[
+        ("launch", 1.0),
+        ("compute", each * f.steps * tile * form.depth as f64 / rate(form)),
+        ("cache", (f.blocks * form.share()) as f64 * f.steps * f.bytes / device),
+        ("memory", own.bytes),
+        ("latency", f.starts * START_LATENCIES + f.waves * f.steps / (form.stages - 1).max(1) as f64),
+        ("copies", each * f.steps * (f.singles + f.vectors)),
+        ("end", each * tile),
+        ("epilogue", if second { own.operations * f.points / device } else { own.operations * each * tile }),
+        ("exchange", if form.cluster { each * tile } else { 0.0 }),
+        ("second", f64::from(u8::from(second))),
+        ("sums", if second { 4.0 * f.points * form.parts as f64 } else { 0.0 }),
+    ]);
+    Some(Work { kind: form.kind(), tile: format!("{bm}x{bn}"), terms })
+}
+
+/// The work of a library's kernel, or of a call and `kernels - 1` kernels behind it; `None` for dtypes without tiles.
+pub(crate) fn of_library(
+    product: &Product<'_>,
+    unit: Unit,
+    kernels: usize,
+    window: bool,
+    target: &Target,
+) -> Work {
+    let at = |axes| hint(product.program, &count(axes));
+    let (m, n, k, batch) = (at(&product.rows), at(&product.cols), at(&product.inner), at(&product.batch));
+    let device = i64::from(target.multiprocessors.max(1));
+    let own = of_product(product);
+    let LibraryTiling { computed, cache, latency, sums } =
+        library_tiling([m, n, k, batch], product.dtype.size(), device);
+    let whole = [&product.rows, &product.cols, &product.inner].iter().all(|axes| at(axes) % 8 == 0);
+    let points = (m * n * batch) as f64;
+    let behind = kernels.saturating_sub(1) as f64;
+    // A kernel behind reads the result and does the epilogue; the library stores a result alone.
+    let epilogue = if behind > 0.0 { own.operations * points / device as f64 } else { 0.0 };
+    let terms = terms(&[
+        ("launch", 1.0),
+        ("compute", computed / LIBRARY_RATE),
+        ("cache", cache),
+        ("memory", own.bytes),
+        ("latency", latency + START_LATENCIES),
+        ("copies", if whole { 0.0 } else { computed / LIBRARY_RATE }),
+        ("end", points / device as f64),
+        ("epilogue", epilogue),
+        ("exchange", 0.0),
+        ("second", behind),
+        ("sums", sums + if behind > 0.0 { 4.0 * points } else { 0.0 }),
+    ]);
+    let kind = match (unit, window) {
+        (Unit::Tensor, false) => "library",
+        (Unit::Tf32, false) => "library_tf32",
+        (_, false) => "library_f32",
+        (Unit::Tensor, true) => "library_conv",
+        (Unit::Tf32, true) => "library_conv_tf32",
+        (_, true) => "library_conv_f32",
+    };
+    Work { kind, tile: String::new(), terms }
+}
+
+/// What a library's kernel does in the tiles that it takes by this rule.
+struct LibraryTiling {
+    /// Multiply-adds of the busiest multiprocessor.
+    computed: f64,
+    /// Bytes that a multiprocessor gets from the second-level cache.
+    cache: f64,
+    /// Latencies of copies that a block waits for.
+    latency: f64,
+    /// Bytes of sums of parts.
+    sums: f64,
+}
+
+/// The tiles that leave the fewest multiprocessors idle, and copy the fewest bytes.
+fn library_tiling([m, n, k, batch]: [i64; 4], size: usize, device: i64) -> LibraryTiling {
+    let mut best: Option<(f64, LibraryTiling)> = None;
+    for (bm, bn) in LIBRARY_TILES {
+        for parts in LIBRARY_PARTS {
+            let steps = up(up(k, LIBRARY_DEPTH), parts);
+            if parts > 1 && steps < LIBRARY_STEPS {
+                continue;
+            }
+            let blocks = batch * up(m, bm) * up(n, bn) * parts;
+            let each = up(blocks, device);
+            let computed = (each * steps * bm * bn * LIBRARY_DEPTH) as f64;
+            let cache = (blocks * steps * (bm + bn) * LIBRARY_DEPTH) as f64 * size as f64 / device as f64;
+            // Sums of parts pass through memory.
+            let sums = if parts > 1 { (m * n * batch * parts * 4) as f64 } else { 0.0 };
+            let order = computed / LIBRARY_RATE + (cache + 4.0 * sums / device as f64) / LIBRARY_CACHE_BYTES;
+            let latency = (each * steps) as f64 / LIBRARY_STAGES;
+            if best.as_ref().is_none_or(|(least, _)| order < *least) {
+                best = Some((order, LibraryTiling { computed, cache, latency, sums }));
+            }
+        }
+    }
+    // There is a tiling without parts, so this is never the other.
+    best.map_or(LibraryTiling { computed: 0.0, cache: 0.0, latency: 0.0, sums: 0.0 }, |(_, tiling)| tiling)
+}
+
+/// Amounts by their names, in the order of the terms.
+fn terms(amounts: &[(&str, f64); TERMS.len()]) -> [f64; TERMS.len()] {
+    TERMS.map(|term| amounts.iter().find(|(name, _)| *name == term).map_or(0.0, |(_, amount)| *amount))
+}
+
+/// What every kernel of a product does.
+struct Own {
+    /// Bytes that it must read and write.
+    bytes: f64,
+    /// Operations of the epilogue at each point.
+    operations: f64,
+}
+
+fn of_product(product: &Product<'_>) -> Own {
+    let Product { program, epilogue, .. } = product;
+    let at = |axes| hint(program, &count(axes));
+    let sides = [at(&product.rows), at(&product.cols)].into_iter().zip(&product.operands);
+    let read = sides.map(|(rows, operand)| {
+        let product = at(&product.batch).saturating_mul(rows).saturating_mul(at(&product.inner));
+        // Windows overlap, and matrices may be the same in all of a batch.
+        product.min(elements(program, &program.buffers[operand.buf].sizes))
+    });
+    let bytes: f64 = read.map(|n| (n * product.dtype.size() as i64) as f64).sum();
+    let (moved, operations) = of_epilogue(program, epilogue);
+    Own { bytes: bytes + moved, operations }
+}
+
+fn elements(program: &Program, sizes: &[ir_core::SymExpr]) -> i64 {
+    sizes.iter().fold(1, |n: i64, e| n.saturating_mul(hint(program, e)))
+}
+
+/// The bytes that an epilogue reads and writes, and its operations at each point.
+fn of_epilogue(program: &Program, epilogue: &Epilogue) -> (f64, f64) {
+    let (mut bytes, mut operations) = (0.0, 0.0);
+    for inst in &epilogue.insts {
+        match &inst.kind {
+            InstKind::Load { buf, index, .. } | InstKind::Store { buf, index, .. } => {
+                let own = |a: &Atom, d: usize| matches!(a, Atom::Loop(n) if *n as usize == d);
+                let moves = |d: &usize| index.iter().any(|e| e.any_leaf(|a| own(a, *d)));
+                let points: i64 = (0..epilogue.ranges.len())
+                    .filter(moves)
+                    .fold(1, |n: i64, d| n.saturating_mul(hint(program, &epilogue.ranges[d])));
+                bytes += points as f64 * program.buffers[*buf].dtype.size() as f64;
+            }
+            InstKind::Op { op, .. } => operations += if is_short(*op) { 1.0 } else { LONG_OPERATION },
+            _ => {}
+        }
+    }
+    (bytes, operations)
+}
+
+/// Whether an operator is about one instruction of floats.
+fn is_short(op: ScalarOp) -> bool {
+    use ScalarOp as S;
+    matches!(
+        op,
+        S::Add
+            | S::Sub
+            | S::Mul
+            | S::Min
+            | S::Max
+            | S::And
+            | S::Or
+            | S::Xor
+            | S::Not
+            | S::Neg
+            | S::Abs
+            | S::Select
+            | S::Eq
+            | S::Ne
+            | S::Lt
+            | S::Le
+            | S::Gt
+            | S::Ge
+            | S::Floor
+            | S::Ceil
+            | S::Trunc
+            | S::Round
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use kernel_ir::Program;
+
+    use super::*;
+    use crate::StepWork;
+
+    /// A product with a bias; `function` is an operator on top of it.
+    fn program([m, n, k]: [i64; 3], function: &str) -> Program {
+        format!(
+            r#"kir 1.3
+program "product"
+buffer b0 "a" bf16[{m}, {k}]{{{k}, 1}}+0 input 0
+buffer b1 "b" bf16[{n}, {k}]{{{k}, 1}}+0 input 1
+buffer b2 "c" f32[{n}]{{1}}+0 input 2
+buffer b3 "y" bf16[{m}, {n}]{{{n}, 1}}+0 output
+input "a" b0
+input "b" b1
+input "c" b2
+output "y" b3[{m}, {n}]{{{n}, 1}}+0
+init:
+steps:
+matmul "m" acc f32
+  a b0[{m}, {k}]{{{k}, 1}}+0
+  b b1[{k}, {n}]{{1, {k}}}+0
+  epilogue [{m}, {n}]
+    v0: f32 = template
+    v1: f32 = load b2[i1]
+    v2: f32 = add v0, v1
+    v3: f32 = {function} v2
+    v4: bf16 = cast v3
+    v5: bf16 = store b3[i0, i1], v4
+plan bytes 0:
+"#
+        )
+        .parse()
+        .unwrap()
+    }
+
+    fn work(sizes: [i64; 3], function: &str) -> StepWork {
+        let program = program(sizes, function);
+        StepWork::of(&program, &program.steps[0], &Target::HOPPER).unwrap()
+    }
+
+    fn amount(work: &Work, term: &str) -> f64 {
+        work.terms[TERMS.iter().position(|t| *t == term).unwrap()]
+    }
+
+    #[test]
+    fn larger_products_are_no_less_work() {
+        let base = [1024, 1024, 1024];
+        let less = work(base, "neg");
+        for d in 0..3 {
+            let mut sizes = base;
+            sizes[d] *= 2;
+            let more = work(sizes, "neg");
+            let pairs = less.generated().iter().filter_map(|(name, l)| {
+                more.generated().iter().find(|(other, _)| other == name).map(|(_, m)| (l, m))
+            });
+            let all: Vec<_> = pairs.chain([(less.library(1), more.library(1))]).collect();
+            assert!(all.len() > 4);
+            for (l, m) in all {
+                assert!(l.terms.iter().zip(m.terms).all(|(l, m)| *l <= m), "{d}: {l:?} {m:?}");
+                assert!(amount(m, "memory") > amount(l, "memory"));
+            }
+        }
+    }
+
+    #[test]
+    fn a_wave_that_is_begun_takes_as_long_as_a_whole_one() {
+        let compute = |m: i64| {
+            let program = program([m, 1280, 512], "neg");
+            let kernel_ir::Step::Matmul(k) = &program.steps[0] else { panic!("a product") };
+            let product = crate::product::matmul::tiled(&program, k).unwrap();
+            let forms = crate::product::tma_rule::forms(&product, Unit::Tensor, &Target::HOPPER);
+            let form = forms.iter().find(|f| f.tile == (128, 128) && f.pipeline == Pipeline::Tma).unwrap();
+            amount(&of_form(&product, form, &Target::HOPPER).unwrap(), "compute")
+        };
+        // Ten columns of tiles: 132 multiprocessors have one tile each up to 13 rows of tiles, and two behind that.
+        assert_eq!(compute(128 * 13), compute(128 * 5));
+        assert_eq!(compute(128 * 14), 2.0 * compute(128 * 13));
+    }
+
+    #[test]
+    fn bytes_are_counted_once_and_long_operations_more_than_short_ones() {
+        let (short, long) = (work([512, 256, 128], "neg"), work([512, 256, 128], "erf"));
+        let bytes = 2 * (512 * 128 + 256 * 128 + 512 * 256) + 4 * 256;
+        for (_, work) in short.generated() {
+            assert_eq!(amount(work, "memory"), f64::from(bytes), "{work:?}");
+        }
+        for ((name, s), (_, l)) in short.generated().iter().zip(long.generated()) {
+            assert!(amount(l, "epilogue") > 4.0 * amount(s, "epilogue"), "{name}");
+        }
+        // A library stores its result; a kernel behind it does the rest.
+        assert_eq!(amount(long.library(1), "epilogue"), 0.0);
+        assert!(amount(long.library(2), "epilogue") > 0.0 && amount(long.library(2), "second") == 1.0);
+    }
+
+    #[test]
+    fn steps_without_tiles_have_no_work() {
+        let few = program([4, 4096, 4096], "neg");
+        assert_eq!(StepWork::of(&few, &few.steps[0], &Target::HOPPER), None);
+        let other = Target { dialect: crate::Dialect::HIP, ..Target::CDNA };
+        let program = program([512, 256, 128], "neg");
+        assert_eq!(StepWork::of(&program, &program.steps[0], &other), None);
+    }
+}
