@@ -337,3 +337,28 @@ impl<D: Driver> Executable for GpuExecutable<D> {
         Ok(self.0.listings())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bad_file_of_coefficients_is_an_error_that_names_it() {
+        assert_eq!(costs("").ok(), Some(CostModel::BuiltIn));
+        assert_eq!(costs("off").ok(), Some(CostModel::Off));
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("costs.txt");
+        let option = path.display().to_string();
+        let said = |text: Option<&str>| {
+            text.iter().for_each(|text| std::fs::write(&path, text).unwrap());
+            let error = costs(&option).unwrap_err().to_string();
+            assert!(error.contains(&option), "{error}");
+            error
+        };
+        assert!(said(None).contains("No such file"));
+        assert!(said(Some("\u{0}garbage")).contains("not a file of coefficients"));
+        assert!(said(Some("ferroflux costs 1\narchitecture sm_90\nkind mma\nlaunch x\n")).contains("line 4"));
+        std::fs::write(&path, "ferroflux costs 1\narchitecture sm_90\n").unwrap();
+        assert!(matches!(costs(&option), Ok(CostModel::Given(_))));
+    }
+}
