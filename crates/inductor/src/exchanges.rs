@@ -37,7 +37,11 @@ fn spread(program: &Program, steps: Vec<(Step, Option<usize>)>) -> Vec<Step> {
             let (reads, writes) = (&used.reads, &used.writes);
             reads.contains(&o.result) || writes.contains(&o.result) || writes.contains(&o.operand)
         };
-        let (due, rest): (Vec<Open>, Vec<Open>) = open.into_iter().partition(needed);
+        // What is exchanged as one is there as one: all of a bucket is waited for at once, and nothing stands between the steps
+        // that read it.
+        let buckets: Vec<usize> = open.iter().filter(|o| needed(o)).filter_map(|o| o.bucket).collect();
+        let beside = |o: &Open| o.bucket.is_some_and(|b| buckets.contains(&b));
+        let (due, rest): (Vec<Open>, Vec<Open>) = open.into_iter().partition(|o| needed(o) || beside(o));
         open = rest;
         // Later buckets that stand directly before are started behind the wait: nothing else could run meanwhile, and so what
         // is waited for is not one exchange with them.

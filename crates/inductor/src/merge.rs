@@ -1,7 +1,8 @@
 //! Merges groups that the order of definitions kept apart: a group is delayed to a later one over the same points which
 //! reads it there (a value that two values of one kernel need), or which reduces the same elements. Delaying is valid where
-//! no group before reads it. Groups that are merely small and independent are not merged; they become members of one step
-//! (`together`).
+//! no group before reads it. Where one does, as the exchange of a sum between ranks reads it at once, the later group may run
+//! with the earlier one, if all that it reads is there. Groups that are merely small and independent are not merged; they
+//! become members of one step (`together`).
 
 use ir_core::{Atom, SymExpr};
 use kernel_ir::BufId;
@@ -106,6 +107,21 @@ fn take(s: &mut Schedule, other: usize, at: usize) {
     s.groups[at].members = members;
 }
 
+/// Whether all that `at` reads is there when `other`, an earlier group, runs.
+fn is_ready_at(s: &Schedule, at: usize, other: usize) -> bool {
+    let mut reads = s.groups[at].members.iter().flat_map(|m| &s.loads[&m.def]);
+    reads.all(|(buf, _)| s.group_of.get(buf).is_none_or(|g| *g <= other || *g == at))
+}
+
+/// Moves the members of `at` to the end of `other`.
+fn advance(s: &mut Schedule, at: usize, other: usize) {
+    let mut members = std::mem::take(&mut s.groups[at].members);
+    for m in &members {
+        s.group_of.insert(m.def, other);
+    }
+    s.groups[other].members.append(&mut members);
+}
+
 /// Merges reductions over the same elements at the same points (the largest element of a window and its position, the two
 /// sums of a normalisation's gradient after a template): one pass over memory instead of two.
 fn merge_siblings(defs: &Defs, s: &mut Schedule, readers: &Readers) {
@@ -114,8 +130,13 @@ fn merge_siblings(defs: &Defs, s: &mut Schedule, readers: &Readers) {
         while let Some(other) = next_sibling(defs, s, readers, at, &tried) {
             tried.push(other);
             let few = s.groups[other].members.len() + s.groups[at].members.len() <= MAX_MEMBERS;
-            if few && is_unread_before(s, readers, other, at) && own_points(defs, s, other, at) {
+            if !few || !own_points(defs, s, other, at) {
+                continue;
+            }
+            if is_unread_before(s, readers, other, at) {
                 take(s, other, at);
+            } else if is_ready_at(s, at, other) {
+                advance(s, at, other);
             }
         }
     }

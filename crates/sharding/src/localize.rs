@@ -5,9 +5,9 @@
 //! them in the graph: so sizes that are symbols keep their meaning, and a rank reads nothing but its part.
 
 use fx_ir::{Arg, Graph, InputKind, NodeId, NodeKind, Output, ValueId, ValueType};
-use ir_core::{Shape, TensorMeta};
+use ir_core::{Shape, SymExpr, TensorMeta};
 use prims::shard_rule::{local_args, operands};
-use prims::{Builder, Call, LocalCall};
+use prims::{Builder, Call, LocalCall, Placement};
 use rustc_hash::FxHashMap;
 
 use crate::propagate::{Choice, Layout};
@@ -89,7 +89,7 @@ struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    fn sizes(&self, v: ValueId) -> &[ir_core::SymExpr] {
+    fn sizes(&self, v: ValueId) -> &[SymExpr] {
         self.graph.meta(v).map_or(&[], |m| &m.sizes)
     }
 
@@ -129,6 +129,10 @@ impl Pass<'_> {
         if let Some((_, new)) = found {
             return Ok(*new);
         }
+        if let Some(new) = self.broadcast_anew(old, spec)? {
+            self.made.entry(old).or_default().push((spec.clone(), new));
+            return Ok(new);
+        }
         let missing = || ShardingError::Graph(self.graph.node_name(id).to_owned());
         let (mut now, mut new) = self.nearest(old, spec).ok_or_else(missing)?;
         let sizes: Shape = self.sizes(old).iter().cloned().collect();
@@ -145,6 +149,31 @@ impl Pass<'_> {
         Ok(new)
     }
 
+    /// A value in parts along dimensions that it was broadcast to: the operand is there, and broadcast to the sizes of the part
+    /// it needs no memory, where a part of what all ranks have would be copied, section by section.
+    fn broadcast_anew(&mut self, old: ValueId, spec: &Spec) -> Result<Option<ValueId>, ShardingError> {
+        let def = self.graph.values[old].def;
+        let Some((target @ "prims.expand", args)) = self.graph.nodes[def].as_call() else { return Ok(None) };
+        let (Some(op), &[operand]) = (prims::lookup(target), operands(args).as_slice()) else {
+            return Ok(None);
+        };
+        let (from, to) = (self.sizes(operand), self.sizes(old));
+        let added = to.len().saturating_sub(from.len());
+        let is_new =
+            |dim: usize| dim.checked_sub(added).is_none_or(|d| from[d] == SymExpr::ONE && to[dim] != from[d]);
+        if !spec.iter().all(|p| matches!(p, Placement::Replicate) || p.dim().is_some_and(is_new)) {
+            return Ok(None);
+        }
+        let whole = spec::whole(self.mesh);
+        let there = self.made.get(&operand).and_then(|all| all.iter().find(|(s, _)| *s == whole));
+        let Some(&(_, there)) = there else { return Ok(None) };
+        let mut args_here = args.to_vec();
+        args_here.iter_mut().for_each(|a| a.for_each_value_mut(&mut |v| *v = there));
+        let choice = Choice { operands: vec![whole], results: vec![spec.clone()] };
+        let new = self.local_call(def, Call { op, args }, args_here, &choice)?;
+        Ok(new.first().copied())
+    }
+
     /// The placement of a value from which another one is reached with the fewest bytes.
     fn nearest(&self, old: ValueId, to: &Spec) -> Option<(Spec, ValueId)> {
         let sent = |from: &Spec| -> f64 {
@@ -157,7 +186,7 @@ impl Pass<'_> {
         all.min_by(|a, b| sent(&a.0).total_cmp(&sent(&b.0))).cloned()
     }
 
-    fn record(&mut self, old: ValueId, now: &[prims::Placement], change: &crate::redistribute::Change) {
+    fn record(&mut self, old: ValueId, now: &[Placement], change: &crate::redistribute::Change) {
         let kind = kind(&change.from, &change.to);
         if kind == Kind::Local {
             return;

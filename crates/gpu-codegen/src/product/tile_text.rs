@@ -320,13 +320,6 @@ const idx row0 = (first_m + tile % ({group} * tiles_n) % tall) * {high}{own}, co
         out.push_str(&self.address(0, "a"));
         out.push_str(&self.address(1, "b"));
         let depth = self.text(&count(&self.product.inner).ceil_div(&SymExpr::from_i64(self.form.depth)));
-        let fill = |f: &str, from: &str, offset: &str| {
-            format!(
-                "fill_{f}.fill((T *)({from}{offset}), base_{f}, {}0, (idx)next * DEPTH, {f}_row, {f}_inner, {f}_inside);",
-                if f == "a" { "row" } else { "col" }
-            )
-        };
-        // The turns before the first one only start copies: text that starts them apart takes NVRTC as long once more for each stage.
         let _ = write!(
             out,
             "Filler<A, T, S, BM, DEPTH, {wa}, {ma}, THREADS> fill_a;
@@ -337,27 +330,7 @@ const int depth = (int)({depth}), share = (depth + PARTS - 1) / PARTS;
 const int first = (int)blockIdx.y * share, last = imin<int>(first + share, depth);
 Core core;
 core.clear();
-int stage = 1;
-#pragma unroll 1
-for (int now = first - STAGES + 1; now < last; ++now) {{
-if (now >= first) {{
-cp_async_wait<STAGES - 2>();
-block_sync();
-}}
-const int next = now + STAGES - 1;
-if (next < last) {{
-u8 *to = memory + (stage == 0 ? STAGES - 1 : stage - 1) * STAGE;
-{fill_a}
-{fill_b}
-}}
-cp_async_commit();
-if (now >= first) {{
-const u8 *from = memory + stage * STAGE;
-core.step((const T *)from, (const T *)(from + A::BYTES));
-}}
-stage = stage + 1 == STAGES ? 0 : stage + 1;
-}}
-cp_async_wait<0>();
+{stages}cp_async_wait<0>();
 block_sync();
 float *sums = (float *)memory;
 core.template store<PITCH>(sums);
@@ -366,10 +339,69 @@ core.template store<PITCH>(sums);
             ma = self.product.reading(0).mode(),
             wb = self.product.reading(1).width(),
             mb = self.product.reading(1).mode(),
-            fill_a = fill("a", "to", ""),
-            fill_b = fill("b", "to", " + A::BYTES"),
+            stages = self.stages(),
         );
         Ok(out)
+    }
+
+    /// The loops over the stages of the pipeline. They stay loops: NVRTC takes as long once more for every copy of a turn, and the
+    /// turns before the first product, which only start copies, have a loop of their own, since conditions for them would stand in
+    /// every turn.
+    fn stages(&self) -> String {
+        let fill = |next: &str, stage: &str| {
+            format!(
+                "const int next = {next};
+if (next < last) {{
+u8 *to = memory + {stage} * STAGE;
+fill_a.fill((T *)to, base_a, row0, (idx)next * DEPTH, a_row, a_inner, a_inside);
+fill_b.fill((T *)(to + A::BYTES), base_b, col0, (idx)next * DEPTH, b_row, b_inner, b_inside);
+}}
+cp_async_commit();
+"
+            )
+        };
+        let fill_first = fill("first + stage", "stage");
+        let fill_next = fill("now + STAGES - 1", "(stage == 0 ? STAGES - 1 : stage - 1)");
+        let step = "const u8 *from = memory + stage * STAGE;
+core.step((const T *)from, (const T *)(from + A::BYTES));
+";
+        // Copies of single elements are most of the text: what starts the first ones has no place of its own then.
+        let single = [0, 1].iter().any(|side| self.product.reading(*side).mode().starts_with("SINGLE"));
+        if single {
+            return format!(
+                "int stage = 1;
+#pragma unroll 1
+for (int now = first - STAGES + 1; now < last; ++now) {{
+if (now >= first) {{
+cp_async_wait<STAGES - 2>();
+block_sync();
+}}
+{fill_next}if (now >= first) {{
+{step}}}
+stage = stage + 1 == STAGES ? 0 : stage + 1;
+}}
+"
+            );
+        }
+        // Tensor cores compute while the threads start copies; plain multiplications keep the threads busy themselves, and copies
+        // that start before them have that time.
+        let turn = match self.form.unit {
+            Unit::Plain => format!("{fill_next}{step}"),
+            _ => format!("{step}{fill_next}"),
+        };
+        format!(
+            "#pragma unroll 1
+for (int stage = 0; stage < STAGES - 1; ++stage) {{
+{fill_first}}}
+int stage = 0;
+#pragma unroll 1
+for (int now = first; now < last; ++now) {{
+cp_async_wait<STAGES - 2>();
+block_sync();
+{turn}stage = stage + 1 == STAGES ? 0 : stage + 1;
+}}
+"
+        )
     }
 
     /// The launch over all tiles.

@@ -319,12 +319,15 @@ const BATCH_SECOND: &str = "fx 1.0
 graph \"second\" {
   %x: f32[4, 20, 8] = input \"x\"
   %w: f32[8, 8] = parameter \"w\"
+  %c: f32[8] = parameter \"c\"
 
   %p: f32[20, 4, 8] = prims.permute(%x, [1, 0, 2])
   %r: f32[80, 8] = prims.reshape(%p, [80, 8])
   %t: f32[8, 8] = prims.permute(%w, [1, 0])
   %m: f32[80, 8] = prims.matmul(%r, %t)
-  %b: f32[20, 4, 8] = prims.reshape(%m, [20, 4, 8])
+  %e: f32[80, 8] = prims.expand(%c, [80, 8])
+  %s: f32[80, 8] = prims.add(%m, %e)
+  %b: f32[20, 4, 8] = prims.reshape(%s, [20, 4, 8])
   %y: f32[4, 20, 8] = prims.permute(%b, [1, 0, 2])
   return %y
 }
@@ -338,10 +341,18 @@ fn a_batch_in_the_second_place_takes_no_other_exchange() {
     let fixed = plan.resolve(&graph, &graph, &mesh).unwrap();
     let layout = propagate(&graph, &mesh, &fixed, &Costs::default()).unwrap();
     let input = |name: &str| {
-        let sizes: &[usize] = if name == "x" { &[4, 20, 8] } else { &[8, 8] };
+        let sizes: &[usize] = match name {
+            "x" => &[4, 20, 8],
+            "w" => &[8, 8],
+            _ => &[8],
+        };
         tensor::formula::fill(name, sizes, 1.0, 0.1).unwrap()
     };
-    let expected = interp::run(&graph, &[input("x"), input("w")]).unwrap();
+    // The bias is broadcast to the rows that a rank has, not copied out of those that all have.
+    let local = localize(&graph, &mesh, &layout, &mesh.coordinates(1)).unwrap();
+    let mut calls = local.graph.iter().filter_map(|(_, node)| node.as_call());
+    assert!(calls.all(|(target, _)| target != "prims.cat"), "{}", local.graph);
+    let expected = interp::run(&graph, &[input("x"), input("w"), input("c")]).unwrap();
     for got in ranks::run(&graph, &mesh, &layout, &input, &HashMap::new()) {
         ranks::assert_close("second", &got[0], &expected[0], 1e-5, 1e-30);
     }
