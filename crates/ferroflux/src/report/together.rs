@@ -43,23 +43,19 @@ impl Reports {
 /// # Errors
 /// The engine's: a rank that is gone. The file cannot be written.
 pub fn gather(member: &Member) -> Result<(), Error> {
+    let writes = member.rank() == 0 && reports().is_some();
+    // Where ranks are threads of one process, the events of all are there when all have come here.
+    if member.all_gather(&[u8::from(writes)])?[0] != [1] {
+        return Ok(());
+    }
     let own = match &*reports() {
         // Other ranks of the process are in its trace too.
         Some(reports) if member.clock().first => reports.recording.so_far().chrome_list(),
         _ => String::new(),
     };
-    let writes = member.rank() == 0 && reports().is_some();
-    let mut head = (own.len() as u64).to_le_bytes().to_vec();
-    head.push(u8::from(writes));
-    let heads = member.all_gather(&head)?;
-    let length = |head: &Vec<u8>| {
-        let bytes = head.get(..8).and_then(|b| b.try_into().ok());
-        bytes.map_or(0, |b| u64::from_le_bytes(b) as usize)
-    };
-    let lengths: Vec<usize> = heads.iter().map(length).collect();
-    if heads[0].last() != Some(&1) {
-        return Ok(());
-    }
+    let lengths = member.all_gather(&(own.len() as u64).to_le_bytes())?;
+    let length = |bytes: &Vec<u8>| bytes[..].try_into().map_or(0, |b| u64::from_le_bytes(b) as usize);
+    let lengths: Vec<usize> = lengths.iter().map(length).collect();
     let lists = collected(member, own.as_bytes(), &lengths)?;
     if let Some(reports) = reports().as_mut() {
         reports.gathered = Some(joins());

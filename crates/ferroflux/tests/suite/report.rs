@@ -387,8 +387,8 @@ fn ranks_of_a_mesh_have_one_trace() {
         let train = TrainOptions::new(Optimizer::Sgd(Sgd::default()));
         let options = Options::new().threads(1).mesh(&member);
         let mut step = program.train_step(&train, &options).unwrap();
-        let images = ferroflux::Tensor::zeros(DType::F32, &[8, 1, 8, 8]).unwrap();
-        let labels = ferroflux::Tensor::zeros(DType::I64, &[8]).unwrap();
+        let images = ferroflux::Tensor::zeros(DType::F32, &[64, 1, 8, 8]).unwrap();
+        let labels = ferroflux::Tensor::zeros(DType::I64, &[64]).unwrap();
         for _ in 0..3 {
             step.step(&[images.clone(), labels.clone()], 0.01).unwrap();
         }
