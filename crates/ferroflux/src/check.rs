@@ -147,7 +147,9 @@ impl Signature {
     }
 
     fn check_with_known<T: CallTensor>(&self, given: &[T], known: &[i64]) -> Result<(), Error> {
-        let mut slots = Slots::from_elem(0, self.binder.slots());
+        // Filled in place: what a function returns would be copied, all places that it has.
+        let mut slots = Slots::new();
+        slots.resize(self.binder.slots(), 0);
         self.known.iter().zip(known).for_each(|(id, value)| slots[id.index()] = *value);
         self.holds(given, &mut slots).map_err(|mismatch| self.error(&mismatch, given, &slots))
     }

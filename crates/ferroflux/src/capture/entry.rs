@@ -312,8 +312,10 @@ impl Whole {
         }
         let inputs = Inputs(inputs);
         inputs.compute().map_err(|e| e.to_string())?;
-        let tensors: SmallVec<[&HostTensor; 16]> =
-            self.values(&inputs, args).filter_map(Value::data).collect();
+        // Filled in place, as the values of a call are: a collected list is copied.
+        let mut tensors: SmallVec<[&HostTensor; 16]> = SmallVec::new();
+        tensors.reserve(self.inputs.len());
+        self.values(&inputs, args).filter_map(Value::data).for_each(|t| tensors.push(t));
         let fits = self.code.fits(&tensors);
         drop(tensors);
         fits.map(|()| inputs).map_err(|e| e.to_string())

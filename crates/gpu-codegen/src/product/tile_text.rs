@@ -344,12 +344,10 @@ core.template store<PITCH>(sums);
         Ok(out)
     }
 
-    /// The loops over the stages of the pipeline.
+    /// The loops over the stages of the pipeline. They stay loops: NVRTC takes as long once more for every copy of a turn, and the
+    /// turns before the first product, which only start copies, have a loop of their own, since conditions for them would stand in
+    /// every turn.
     fn stages(&self) -> String {
-        // EXPERIMENT: 0 joins the turns that only start copies with the others, 1 has a loop of their own, 2 the same except where
-        // elements are copied one by one, 3 as 2 with the copies behind the multiplications.
-        let how = std::env::var("FX_STAGE_LOOP").ok().and_then(|n| n.parse().ok()).unwrap_or(0);
-        let single = [0, 1].iter().any(|side| self.product.reading(*side).mode().starts_with("SINGLE"));
         let fill = |next: &str, stage: &str| {
             format!(
                 "const int next = {next};
@@ -367,7 +365,9 @@ cp_async_commit();
         let step = "const u8 *from = memory + stage * STAGE;
 core.step((const T *)from, (const T *)(from + A::BYTES));
 ";
-        if how == 0 || (how >= 2 && single) {
+        // Copies of single elements are most of the text: what starts the first ones has no place of its own then.
+        let single = [0, 1].iter().any(|side| self.product.reading(*side).mode().starts_with("SINGLE"));
+        if single {
             return format!(
                 "int stage = 1;
 #pragma unroll 1
@@ -383,7 +383,12 @@ stage = stage + 1 == STAGES ? 0 : stage + 1;
 "
             );
         }
-        let turn = if how == 3 { format!("{step}{fill_next}") } else { format!("{fill_next}{step}") };
+        // Tensor cores compute while the threads start copies; plain multiplications keep the threads busy themselves, and copies
+        // that start before them have that time.
+        let turn = match self.form.unit {
+            Unit::Plain => format!("{fill_next}{step}"),
+            _ => format!("{step}{fill_next}"),
+        };
         format!(
             "#pragma unroll 1
 for (int stage = 0; stage < STAGES - 1; ++stage) {{

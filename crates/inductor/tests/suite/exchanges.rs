@@ -227,6 +227,31 @@ fn same_values(text: &str, program: &Program) {
     }
 }
 
+/// The two sums of a normalisation's gradient, each of which is exchanged as soon as it is there.
+const TWO_SUMS: &str = r#"fx 1.0
+
+graph "g" {
+  %x: f32[4, 16] = input "x"
+  %y: f32[4, 16] = input "y"
+  %s: f32[16] = prims.sum(%x, [0])
+  %a: f32[16] = prims.all_reduce(%s, "sum", "dp")
+  %p: f32[4, 16] = prims.mul(%x, %y)
+  %t: f32[16] = prims.sum(%p, [0])
+  %b: f32[16] = prims.all_reduce(%t, "sum", "dp")
+  return %a
+  return %b
+}
+"#;
+
+#[test]
+fn sums_that_are_exchanged_at_once_are_one_walk() {
+    let program = compiled(TWO_SUMS);
+    check(TWO_SUMS, &program);
+    same_values(TWO_SUMS, &program);
+    let kinds = kinds(&program);
+    assert!(kinds.starts_with("leew"), "{kinds}\n{program}");
+}
+
 #[test]
 fn gradients_are_exchanged_together_and_updates_stand_behind() {
     let text = training(7, 16, false);
@@ -234,6 +259,8 @@ fn gradients_are_exchanged_together_and_updates_stand_behind() {
     check(&text, &program);
     same_values(&text, &program);
     assert_eq!(runs(&program), [7], "{}", kinds(&program));
+    // All are waited for at once, and all updates are one step.
+    assert!(kinds(&program).ends_with("wwwwwwwt"), "{}", kinds(&program));
     // 4 MiB each: the first is a bucket that is full at once, 6 of the others have 24 MiB.
     for behind in [false, true] {
         let text = training(10, 1024, behind);

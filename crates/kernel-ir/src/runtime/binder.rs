@@ -44,6 +44,8 @@ enum Rule {
     Bind(SymId),
     /// The number is `coef * symbol + rest`, of which only the symbol is unknown.
     Solve { symbol: SymId, coef: SizeCode, rest: SizeCode },
+    /// The number is the value of a symbol that numbers before it determine.
+    Equal(SymId),
     /// The number follows from numbers before it.
     Same(SizeCode),
     /// The arguments do not determine the symbols in it.
@@ -65,12 +67,13 @@ impl Equation {
     }
     /// Whether the numbers before it determine what it must be.
     pub fn is_derived(&self) -> bool {
-        matches!(self.what, Rule::Same(_))
+        matches!(self.what, Rule::Equal(_) | Rule::Same(_))
     }
     /// The expected number by the values so far; `None` where the number determines a symbol, or is not determined.
     pub fn expected(&self, values: &[i64]) -> Option<i64> {
         match &self.what {
             Rule::Number(n) => Some(*n),
+            Rule::Equal(symbol) => values.get(symbol.index()).copied(),
             Rule::Same(code) => code.eval(values),
             _ => None,
         }
@@ -164,12 +167,15 @@ impl Binder {
         if let Some(number) = size.as_const() {
             return Some(Rule::Number(number));
         }
-        if let Some(code) = self.code(size) {
-            return Some(Rule::Same(code));
-        }
         if let Some(symbol) = size.as_sym() {
+            if self.determines(symbol) {
+                return Some(Rule::Equal(symbol));
+            }
             self.order.push(symbol);
             return Some(Rule::Bind(symbol));
+        }
+        if let Some(code) = self.code(size) {
+            return Some(Rule::Same(code));
         }
         let mut unknown: SmallVec<[SymId; 2]> = SmallVec::new();
         size.for_each_leaf(&mut |a| match a {
@@ -225,6 +231,7 @@ impl Binder {
             let given = number(equation.place).ok_or(Mismatch::Missing(n))?;
             let found = match &equation.what {
                 Rule::Number(number) if given == *number => continue,
+                Rule::Equal(symbol) if values.get(symbol.index()) == Some(&given) => continue,
                 Rule::Same(code) if code.eval(values) == Some(given) => continue,
                 Rule::Bind(symbol) => Some((*symbol, given)),
                 Rule::Solve { symbol, coef, rest } => {
