@@ -1,7 +1,7 @@
 //! The properties of a device that the driver gives without opening it.
 
 use cudarc::driver::{result, sys};
-use gpu_codegen::{Costs, Dialect, Features, Target};
+use gpu_codegen::{Costs, Dialect, Features, Speeds, Target};
 use gpu_runtime::GpuError;
 
 use crate::error::error;
@@ -23,6 +23,7 @@ pub(crate) struct DeviceProperties {
     pub(crate) architecture: String,
     /// The target of code generation, without options.
     pub(crate) target: Target,
+    pub(crate) speeds: Speeds,
 }
 
 impl DeviceProperties {
@@ -35,7 +36,7 @@ impl DeviceProperties {
         let device = result::device::get(ordinal).map_err(error("cuDeviceGet"))?;
         let name = result::device::get_name(device).map_err(error("cuDeviceGetName"))?;
         let (architecture, target) = (architecture(device)?, target(device)?);
-        Ok(DeviceProperties { device, name, architecture, target })
+        Ok(DeviceProperties { device, name, architecture, target, speeds: speeds(device) })
     }
 
     /// The identity that answers of libraries and the compiler depend on.
@@ -55,6 +56,8 @@ impl DeviceProperties {
         let own = vec![
             ("architecture".into(), self.architecture.clone()),
             ("multiprocessors".into(), self.target.multiprocessors.to_string()),
+            ("clock_mhz".into(), self.speeds.clock.to_string()),
+            ("bandwidth_gb_s".into(), self.speeds.bandwidth.to_string()),
         ];
         own.into_iter().chain(crate::vendor::about()).collect()
     }
@@ -88,9 +91,19 @@ fn target(device: sys::CUdevice) -> Result<Target, GpuError> {
         lds: number(A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
         registers: number(A::CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR)?,
         cache: u64::from(number(A::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?),
-        costs: Costs::built_in(&architecture(device)?),
+        costs: Costs::built_in(&architecture(device)?, speeds(device)),
         ..Target::HOPPER
     })
+}
+
+/// How fast it is at most; a driver that does not say so leaves it open.
+fn speeds(device: sys::CUdevice) -> Speeds {
+    use sys::CUdevice_attribute as A;
+    let number = |which| attribute(device, which).map_or(0, |n| u64::from(n.max(0) as u32));
+    let bits = number(A::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH);
+    // Clocks are in kHz. Memory transfers twice in a cycle of its clock.
+    let bandwidth = 2 * number(A::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE) * bits / 8 / 1_000_000;
+    Speeds { clock: (number(A::CU_DEVICE_ATTRIBUTE_CLOCK_RATE) / 1000) as u32, bandwidth: bandwidth as u32 }
 }
 
 fn architecture(device: sys::CUdevice) -> Result<String, GpuError> {

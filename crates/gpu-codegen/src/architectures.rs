@@ -1,7 +1,7 @@
 //! The architectures of both vendors that compilers name, by what each has. A driver asks the device itself for what this says of the
 //! commonest card (multiprocessors, caches); whoever generates without a device takes it from here.
 
-use crate::cost::Costs;
+use crate::cost::{Costs, Speeds};
 use crate::{Dialect, Features, Target};
 
 /// What NVIDIA's cards have from a compute capability (`10 * major + minor`) on: KiB of shared memory that a block may have at most,
@@ -106,14 +106,14 @@ impl Target {
                 matrix_rate: p.macs,
                 tf32: false,
                 deterministic: false,
-                costs: Costs::built_in(base),
+                costs: Costs::built_in(base, Speeds::default()),
             });
         }
         let number = base.strip_prefix("sm_")?;
         let own = number.ends_with(['a', 'f']);
         let (features, lds) = Features::of_capability(number.trim_end_matches(['a', 'f']).parse().ok()?);
         let features = Features { tma: features.tma && own, wgmma: features.wgmma && own, ..features };
-        Some(Target { features, lds, costs: Costs::built_in(base), ..Target::HOPPER })
+        Some(Target { features, lds, costs: Costs::built_in(base, Speeds::default()), ..Target::HOPPER })
     }
 
     /// The architectures of AMD's that are known.

@@ -51,7 +51,7 @@ use kernel_ir::{BufId, ExternOp, Program, Step};
 use thiserror::Error;
 
 pub use attention::masks::prepare_masks;
-pub use cost::{CostError, Costs, Measured, Model, StepWork, TERMS, Work, fit};
+pub use cost::{CostError, Costs, Measured, Model, Prediction, Speeds, StepWork, TERMS, Work, fit};
 pub use dialect::{Dialect, Prelude};
 pub use fused_launch::chain::{Chain, chain};
 pub use fused_launch::{LaunchGroup, fuse_launches};
@@ -230,6 +230,10 @@ pub fn outruns_library(program: &Program, step: &Step, target: &Target, kernels:
         _ => false,
     }
 }
+
+/// A hash of the sources that determine the texts of kernels: what was found about kernels of a name holds for those of one
+/// build.
+pub const BUILD: &str = env!("FFX_GPU_BUILD");
 
 /// Returns the candidate implementations of a step, best first by rule. The list is never empty.
 ///

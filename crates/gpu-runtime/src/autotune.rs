@@ -1,9 +1,13 @@
-//! The search (autotuning): every candidate of a step is timed on the device at the sizes of capture, and the fastest is
-//! chosen. Equal steps are timed once. The driver may keep the choice for later processes.
+//! The search (autotuning): the candidates of a step are timed on the device at the sizes of capture, and the fastest is
+//! chosen. Equal steps are timed once. The driver may keep the choice for later processes, by the texts of the candidates and by
+//! the class of the step (`found`).
+//!
+//! All candidates of a step are timed in one batch: a few runs of each, then more of those that may still be the fastest. Not
+//! here: which candidates there are (`plan`, `choice`).
 
 use std::fmt::Write;
 
-use gpu_codegen::Param;
+use gpu_codegen::{Param, Target};
 use ir_core::EntityId;
 use kernel_ir::runtime::Sizes;
 use kernel_ir::{BufId, Program};
@@ -11,14 +15,18 @@ use rustc_hash::FxHashMap;
 
 use crate::compiled::tickets;
 use crate::faults::Record;
+use crate::found::{self, Among, Found};
 use crate::machine::bytes_of;
 use crate::plan::{DeviceStep, Kernels, PlannedCandidate, Runnable};
 use crate::prepare::grid;
-use crate::{Arguments, Block, DeviceMemory, Driver, GpuError, Map, Work};
+use crate::{Arguments, Block, DeviceMemory, Driver, GpuError, Map, Mode, Work};
 use std::sync::Arc;
 
-/// Timed runs per candidate; the median counts.
-const TIMED_RUNS: usize = 9;
+/// Timed runs of each candidate of a batch: a few, then more of those that are not slower than the fastest by more than runs
+/// vary. The median of all counts.
+const FIRST_RUNS: usize = 3;
+const MORE_RUNS: usize = 6;
+const VARIES: f64 = 1.25;
 /// A 32-bit pattern that is two small numbers as f16 (0.0001) or bf16 (0.0027) and a small one as f32: nothing overflows
 /// or is subnormal.
 const FILL_WORD: u32 = 0x3b31_3b31;
@@ -29,7 +37,7 @@ const FILL_WORD: u32 = 0x3b31_3b31;
 /// A lost device. A candidate that fails is skipped.
 pub(crate) fn choose<D: Driver>(
     memory: &Arc<DeviceMemory<D>>,
-    program: &Program,
+    (program, target, mode): (&Program, &Target, Mode),
     kernels: &mut Kernels,
     functions: &[D::Function],
 ) -> Result<(), GpuError> {
@@ -60,6 +68,10 @@ pub(crate) fn choose<D: Driver>(
                         candidate
                     }
                 };
+                if let (Some(class), Some(chosen)) = (&step.class, step.candidates.get(candidate)) {
+                    let found = Found::of(&chosen.name, chosen.is_library);
+                    found::store(&**memory.driver(), class, target, Among::of(mode), &found);
+                }
                 known.insert(key, candidate);
                 candidate
             }
@@ -98,6 +110,24 @@ fn key(kernels: &Kernels, step: &DeviceStep, sizes: &Sizes) -> Result<String, Gp
     }
     Ok(key)
 }
+
+/// The times of a candidate's runs.
+struct Runs {
+    /// Its number.
+    candidate: usize,
+    seconds: Vec<f64>,
+}
+
+impl Runs {
+    fn median(&self) -> f64 {
+        let mut seconds = self.seconds.clone();
+        seconds.sort_by(f64::total_cmp);
+        seconds.get(seconds.len() / 2).copied().unwrap_or(f64::INFINITY)
+    }
+}
+
+/// The buffers of a step, the addresses of scratch memory, and what evicts them from caches.
+type StepMemory<'a, D> = (&'a FxHashMap<usize, Block<D>>, &'a [u64], Option<&'a Block<D>>);
 
 /// What timing needs beside a step.
 pub(crate) struct Search<'a, D: Driver> {
@@ -141,18 +171,97 @@ impl<D: Driver> Search<'_, D> {
             // Overwriting twice the cache's size evicts what the previous run read.
             *flush = Some(self.memory.block((2 * driver.target().cache).max(1 << 20))?);
         }
-        let mut times = Vec::with_capacity(step.candidates.len());
+        // Work is in order, so that all candidates share their scratch memory.
+        let scratch = match self.scratch(step) {
+            Ok(scratch) => scratch,
+            Err(e @ GpuError::Lost { .. }) => return Err(e),
+            Err(e) => {
+                tracing::info!(target: "autotune", step = step.name, "not searched: {e}");
+                return Ok(Vec::new());
+            }
+        };
+        let scratch: Vec<u64> = scratch.iter().map(Block::address).collect();
+        let mut runs: Vec<Runs> = Vec::with_capacity(step.candidates.len());
         for (n, candidate) in step.candidates.iter().enumerate() {
-            match self.time(candidate, &buffers, flush.as_ref()) {
-                Ok(time) => times.push((time, n)),
+            let tried = self.run(candidate, &buffers, &scratch).and_then(|()| driver.synchronize());
+            match tried {
+                Ok(()) => runs.push(Runs { candidate: n, seconds: Vec::new() }),
                 Err(e @ GpuError::Lost { .. }) => return Err(e),
                 Err(e) => {
                     tracing::info!(target: "autotune", step = step.name, candidate = candidate.name, "left out: {e}");
                 }
             }
         }
+        let memory = (&buffers, &scratch[..], flush.as_ref());
+        match self.in_rounds(step, runs, memory) {
+            Ok(times) => Ok(times),
+            Err(e @ GpuError::Lost { .. }) => Err(e),
+            Err(e) => {
+                tracing::info!(target: "autotune", step = step.name, "not searched: {e}");
+                Ok(Vec::new())
+            }
+        }
+    }
+
+    /// The times of candidates that run, and their numbers, fastest first.
+    fn in_rounds(
+        &self,
+        step: &DeviceStep,
+        mut runs: Vec<Runs>,
+        memory: StepMemory<'_, D>,
+    ) -> Result<Vec<(f64, usize)>, GpuError> {
+        self.batch(step, &mut runs, FIRST_RUNS, memory)?;
+        let least = runs.iter().map(Runs::median).fold(f64::INFINITY, f64::min);
+        // Those that are left out have the time of their few runs, which is longer.
+        let (mut close, far): (Vec<Runs>, Vec<Runs>) =
+            runs.into_iter().partition(|runs| runs.median() <= VARIES * least);
+        if close.len() + far.len() > 1 {
+            self.batch(step, &mut close, MORE_RUNS, memory)?;
+        }
+        let mut times: Vec<(f64, usize)> =
+            close.iter().chain(&far).map(|runs| (runs.median(), runs.candidate)).collect();
         times.sort_by(|a, b| a.0.total_cmp(&b.0));
         Ok(times)
+    }
+
+    /// Runs the candidates in turn, each as often as `times` says, with cold caches.
+    fn batch(
+        &self,
+        step: &DeviceStep,
+        all: &mut [Runs],
+        times: usize,
+        (buffers, scratch, flush): StepMemory<'_, D>,
+    ) -> Result<(), GpuError> {
+        if all.is_empty() {
+            return Ok(());
+        }
+        let driver = &**self.memory.driver();
+        let chosen: Vec<usize> = all.iter().map(|runs| runs.candidate).collect();
+        let pieces = driver.timed(2 * times * chosen.len(), &mut |n| match flush {
+            // SAFETY: the block has this many whole words.
+            Some(block) if n % 2 == 0 => unsafe { driver.fill(block.address(), 0, block.bytes() / 4) },
+            _ if n % 2 == 0 => Ok(()),
+            _ => self.run(&step.candidates[chosen[n / 2 % chosen.len()]], buffers, scratch),
+        })?;
+        for (n, piece) in pieces.iter().skip(1).step_by(2).enumerate() {
+            all[n % chosen.len()].seconds.push(piece.seconds);
+        }
+        Ok(())
+    }
+
+    /// Scratch memory that is enough for every candidate of a step.
+    fn scratch(&self, step: &DeviceStep) -> Result<Vec<Block<D>>, GpuError> {
+        let mut most: Vec<u64> = Vec::new();
+        for candidate in &step.candidates {
+            for (n, bytes) in candidate.scratch.iter().enumerate() {
+                let bytes = self.sizes.eval(bytes)?.max(0) as u64;
+                match most.get_mut(n) {
+                    Some(most) => *most = bytes.max(*most),
+                    None => most.push(bytes),
+                }
+            }
+        }
+        most.into_iter().map(|bytes| self.memory.block(bytes)).collect()
     }
 
     /// Allocates the buffers of a step at their actual sizes.
@@ -168,33 +277,6 @@ impl<D: Driver> Search<'_, D> {
             all.insert(root, block);
         }
         Ok(all)
-    }
-
-    /// The time of a candidate in seconds, with cold caches.
-    fn time(
-        &self,
-        candidate: &PlannedCandidate,
-        buffers: &FxHashMap<usize, Block<D>>,
-        flush: Option<&Block<D>>,
-    ) -> Result<f64, GpuError> {
-        let driver = &**self.memory.driver();
-        let scratch: Vec<Block<D>> = candidate
-            .scratch
-            .iter()
-            .map(|bytes| self.memory.block(self.sizes.eval(bytes)?.max(0) as u64))
-            .collect::<Result<_, GpuError>>()?;
-        let scratch: Vec<u64> = scratch.iter().map(Block::address).collect();
-        self.run(candidate, buffers, &scratch)?;
-        driver.synchronize()?;
-        let times = driver.timed(2 * TIMED_RUNS, &mut |n| match flush {
-            // SAFETY: the block has this many whole words.
-            Some(block) if n % 2 == 0 => unsafe { driver.fill(block.address(), 0, block.bytes() / 4) },
-            _ if n % 2 == 0 => Ok(()),
-            _ => self.run(candidate, buffers, &scratch),
-        })?;
-        let mut times: Vec<f64> = times.into_iter().skip(1).step_by(2).map(|t| t.seconds).collect();
-        times.sort_by(f64::total_cmp);
-        times.get(times.len() / 2).copied().ok_or_else(|| GpuError::Malformed("no times".into()))
     }
 
     fn run(

@@ -30,6 +30,13 @@ pub enum Part {
     Library(Box<dyn LibraryCall>),
 }
 
+impl Candidate {
+    /// Whether one of its parts is a call of a library.
+    pub fn is_library(&self) -> bool {
+        self.parts.iter().any(|part| matches!(part, Part::Library(_)))
+    }
+}
+
 impl From<Variant> for Candidate {
     fn from(v: Variant) -> Candidate {
         Candidate {

@@ -1,24 +1,62 @@
-//! The choice of a candidate without a search, by the cost model of the device's architecture: which candidate is first,
-//! whether a library is worth asking, and which candidates are so close that they are timed.
+//! The choice of candidates by the cost model of the device's architecture: which is first, whether a library is worth asking,
+//! which are so close that they are timed, and which cannot win and need not be.
 //!
 //! Architectures without a model keep the rules of `plan` and `gpu-codegen`. Not here: the model
-//! ([`gpu_codegen::Model`]), and the search (`autotune`).
+//! ([`gpu_codegen::Model`]), what was found before (`found`), and the search (`autotune`).
 
-use gpu_codegen::{Model, StepWork, Target};
+use gpu_codegen::{Model, Prediction, StepWork, Target};
 use kernel_ir::{Program, Step};
+use rustc_hash::FxHashMap;
 
 use crate::{Candidate, Mode};
 
 /// What a library must be predicted to save before mode `default` asks it, as a share of the time: its first answer takes
 /// a tenth of a second.
 const WORTH_ASKING: f64 = 0.1;
-/// Candidates that are timed in `reduce-overhead`: those that are predicted to take this much more than the first, since the
-/// model is off by as much.
-const CLOSE: f64 = 0.08;
-/// How many of them, the first included, and in programs of how many products and convolutions: each takes a kernel to
-/// compile and a few milliseconds.
-const MOST_TIMED: usize = 2;
-const FEW_STEPS: usize = 8;
+/// Of candidates that are predicted to take this much more than the first, as a share of the time, one is timed in
+/// `reduce-overhead`: the model is off by as much where it compares candidates of one step.
+const CLOSE: f64 = 0.15;
+/// How many candidates of a step are timed at most, the first included.
+const MOST_TIMED: usize = 3;
+
+/// The candidates of a step.
+#[derive(Default)]
+pub(crate) struct Choices {
+    /// Best first, as far as that is known; those behind the first are timed.
+    pub(crate) candidates: Vec<Candidate>,
+    /// The predicted time of the first; 0 where it is not known.
+    pub(crate) seconds: f64,
+    /// The class of the step; empty where there is no prediction.
+    pub(crate) class: String,
+}
+
+impl From<Vec<Candidate>> for Choices {
+    fn from(candidates: Vec<Candidate>) -> Choices {
+        Choices { candidates, ..Choices::default() }
+    }
+}
+
+/// Leaves candidates to be timed to those classes of steps of which the most time depends, and only as many that all steps
+/// have `most` of them: each is a kernel to compile or an answer of a library, and as many are compiled at once.
+pub(crate) fn within_budget<'a>(steps: impl Iterator<Item = &'a mut Choices>, most: usize) {
+    let mut classes: FxHashMap<String, (f64, Vec<&'a mut Choices>)> = FxHashMap::default();
+    for step in steps.filter(|s| s.candidates.len() > 1) {
+        let (seconds, of_class) = classes.entry(step.class.clone()).or_default();
+        *seconds += step.seconds;
+        of_class.push(step);
+    }
+    let mut ordered: Vec<_> = classes.into_iter().collect();
+    // Of equal times the order must not depend on how the table hashes.
+    ordered.sort_by(|(a, (x, _)), (b, (y, _))| y.total_cmp(x).then_with(|| a.cmp(b)));
+    let mut left = most;
+    for (_, (_, steps)) in ordered {
+        let others = steps.iter().map(|step| step.candidates.len() - 1).max().unwrap_or(0);
+        match left.checked_sub(others) {
+            Some(rest) => left = rest,
+            None => steps.into_iter().for_each(|step| step.candidates.truncate(1)),
+        }
+    }
+}
 
 /// The predicted times of a step's candidates.
 pub(crate) struct Predicted<'a> {
@@ -27,82 +65,113 @@ pub(crate) struct Predicted<'a> {
 }
 
 impl<'a> Predicted<'a> {
-    /// Those of a step; `None` where the device has no model, or it does not know all kinds of the step's candidates.
+    /// Those of a step; `None` where the device has no model, or it does not know all kinds of the step's generated
+    /// candidates.
     pub(crate) fn of(program: &Program, step: &Step, target: &'a Target) -> Option<Predicted<'a>> {
         let model = &*target.costs.as_ref()?.0;
         let work = StepWork::of(program, step, target)?;
-        let kinds = work.generated().iter().map(|(_, w)| w.kind).chain([work.library(1).kind]);
-        let known = !work.generated().is_empty() && kinds.into_iter().all(|kind| model.knows(kind));
-        known.then_some(Predicted { work, model })
+        let known = work.generated().iter().all(|(_, w)| model.knows(w.kind));
+        (known && !work.generated().is_empty()).then_some(Predicted { work, model })
     }
 
-    /// Seconds of a generated candidate.
-    fn generated(&self, name: &str) -> Option<f64> {
+    /// Whether the times of libraries are known too, so that the first candidate is known.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.library(1).is_some()
+    }
+
+    /// The class of the step, under which a choice is kept.
+    pub(crate) fn class(&self) -> &str {
+        self.work.class()
+    }
+
+    /// The time of a generated candidate.
+    fn generated(&self, name: &str) -> Option<Prediction> {
         let (_, work) = self.work.generated().iter().find(|(known, _)| known == name)?;
         self.model.predict(work)
     }
 
-    /// Seconds of the quickest one.
-    fn quickest_generated(&self) -> f64 {
-        let times = self.work.generated().iter().filter_map(|(_, work)| self.model.predict(work));
-        times.fold(f64::INFINITY, f64::min)
+    /// The time of a library's candidate of so many kernels.
+    fn library(&self, kernels: usize) -> Option<Prediction> {
+        self.model.predict(self.work.library(kernels)?)
     }
 
-    /// Seconds of a library's candidate of so many kernels.
-    fn library(&self, kernels: usize) -> f64 {
-        self.model.predict(self.work.library(kernels)).unwrap_or(f64::INFINITY)
+    /// The time of a candidate.
+    fn of_candidate(&self, candidate: &Candidate) -> Option<Prediction> {
+        match candidate.is_library() {
+            true => self.library(candidate.parts.len()),
+            false => self.generated(&candidate.name),
+        }
+    }
+
+    /// Seconds of the quickest generated candidate.
+    fn quickest_generated(&self) -> f64 {
+        let times = self.work.generated().iter().filter_map(|(_, work)| self.model.predict(work));
+        times.map(|p| p.seconds).fold(f64::INFINITY, f64::min)
     }
 
     /// Whether a library may have the quickest candidate: one that needs no other kernel.
     pub(crate) fn asks_library(&self, mode: Mode) -> bool {
-        let worth = if mode == Mode::Default { 1.0 - WORTH_ASKING } else { 1.0 };
-        self.library(1) < worth * self.quickest_generated()
+        let Some(library) = self.library(1) else { return true };
+        let share = match mode {
+            Mode::Default => 1.0 - WORTH_ASKING,
+            Mode::ReduceOverhead => 1.0 + CLOSE,
+            Mode::MaxAutotune | Mode::MaxAutotuneNoCudagraphs => {
+                let generated = self.work.generated().iter().map(|(_, work)| self.model.predict(work));
+                return may_win(&generated.chain([Some(library)]).collect::<Vec<_>>()).pop() == Some(true);
+            }
+        };
+        library.seconds < share * self.quickest_generated()
     }
 
     /// Whether a library has offered a candidate that no generated one comes close to, so that no text need be generated.
     pub(crate) fn is_settled(&self, offered: &[Candidate]) -> bool {
-        let times = offered.iter().map(|c| self.library(c.parts.len()));
+        let times = offered.iter().filter_map(|c| self.of_candidate(c)).map(|p| p.seconds);
         times.fold(f64::INFINITY, f64::min) * (1.0 + CLOSE) < self.quickest_generated()
     }
 
-    /// Puts a library's candidates and generated ones in the order of their predicted times. The search's names tell which
-    /// are generated; those of no predicted time are last.
-    pub(crate) fn order(&self, candidates: Vec<(Candidate, bool)>) -> Vec<(f64, Candidate)> {
-        let time = |c: &Candidate, is_library: bool| match is_library {
-            true => self.library(c.parts.len()),
-            false => self.generated(&c.name).unwrap_or(f64::INFINITY),
-        };
-        let mut timed: Vec<(f64, Candidate)> =
-            candidates.into_iter().map(|(c, is_library)| (time(&c, is_library), c)).collect();
-        // Equal times keep their order, so that a library's first algorithm stays first.
+    /// Puts candidates in the order of their predicted times; those of no predicted time are last. Of a library's algorithms,
+    /// which have one predicted time, the first stays: the library's own order is better than that.
+    pub(crate) fn order(&self, candidates: Vec<Candidate>) -> Vec<(f64, Candidate)> {
+        let mut timed: Vec<(f64, Candidate)> = Vec::with_capacity(candidates.len());
+        for candidate in candidates {
+            let time = self.of_candidate(&candidate).map_or(f64::INFINITY, |p| p.seconds);
+            let same = |(other, c): &(f64, Candidate)| *other == time && c.is_library();
+            if !(candidate.is_library() && timed.iter().any(same)) {
+                timed.push((time, candidate));
+            }
+        }
         timed.sort_by(|a, b| a.0.total_cmp(&b.0));
         timed
     }
+
+    /// Keeps those of a search's candidates that may be the quickest: that are not predicted to be slower than the first by
+    /// more than both predictions are off. What is not predicted may be, and the first always is.
+    pub(crate) fn keep_possible(&self, candidates: &mut Vec<Candidate>) {
+        let times: Vec<Option<Prediction>> = candidates.iter().map(|c| self.of_candidate(c)).collect();
+        let mut possible = may_win(&times).into_iter();
+        candidates.retain(|_| possible.next() == Some(true));
+    }
+}
+
+/// Which of several times may be the least.
+fn may_win(times: &[Option<Prediction>]) -> Vec<bool> {
+    let known = times.iter().flatten();
+    let Some(first) = known.min_by(|a, b| a.seconds.total_cmp(&b.seconds)) else {
+        return vec![true; times.len()];
+    };
+    // Independent errors add as squares.
+    let most = |p: &Prediction| first.seconds * p.error.hypot(first.error).exp();
+    times.iter().map(|time| time.is_none_or(|p| p.seconds <= most(&p))).collect()
 }
 
 /// How many of the candidates, which are in order, a mode keeps: those that it times.
-pub(crate) fn kept(ordered: &[(f64, Candidate)], program: &Program, mode: Mode) -> usize {
+pub(crate) fn kept(ordered: &[(f64, Candidate)], mode: Mode) -> usize {
     let Some((least, _)) = ordered.first() else { return 0 };
-    if mode != Mode::ReduceOverhead || !is_small(program) {
+    if mode != Mode::ReduceOverhead {
         return 1;
     }
-    // Algorithms of a library have one predicted time; the library's own order is better than that.
-    let close = |(time, _): &&(f64, Candidate)| *time > *least && *time <= (1.0 + CLOSE) * least;
-    let others = ordered.iter().skip(1).take_while(|c| close(c)).count();
+    let others = ordered.iter().skip(1).take_while(|(time, _)| *time <= (1.0 + CLOSE) * least).count();
     (1 + others).min(MOST_TIMED)
-}
-
-/// Whether a program has few steps that have several candidates.
-fn is_small(program: &Program) -> bool {
-    let mut pending = vec![&program.steps[..]];
-    let mut count = 0;
-    while let Some(steps) = pending.pop() {
-        for step in steps {
-            count += usize::from(matches!(step, Step::Matmul(_) | Step::Conv(_)));
-            pending.extend(step.nested());
-        }
-    }
-    count <= FEW_STEPS
 }
 
 #[cfg(test)]
@@ -117,15 +186,36 @@ mod tests {
 
     #[test]
     fn those_close_to_the_first_are_timed_where_calls_are_recorded() {
-        let program = Program::default();
-        let kept = |times: &[f64], mode| kept(&candidates(times), &program, mode);
+        let kept = |times: &[f64], mode| kept(&candidates(times), mode);
         assert_eq!(kept(&[], Mode::ReduceOverhead), 0);
         assert_eq!(kept(&[1.0], Mode::ReduceOverhead), 1);
-        assert_eq!(kept(&[1.0, 1.05, 1.06], Mode::ReduceOverhead), MOST_TIMED);
-        assert_eq!(kept(&[1.0, 1.2, 1.3], Mode::ReduceOverhead), 1);
-        // Algorithms of one library, which the model cannot tell apart.
-        assert_eq!(kept(&[1.0, 1.0, 1.0], Mode::ReduceOverhead), 1);
+        assert_eq!(kept(&[1.0, 1.05, 1.06, 1.07, 1.08], Mode::ReduceOverhead), MOST_TIMED);
+        assert_eq!(kept(&[1.0, 1.3, 1.4], Mode::ReduceOverhead), 1);
         assert_eq!(kept(&[1.0, 1.05], Mode::Default), 1);
-        assert_eq!(kept(&[f64::INFINITY, f64::INFINITY], Mode::ReduceOverhead), 1);
+        assert_eq!(kept(&[1.0, f64::INFINITY], Mode::ReduceOverhead), 1);
+    }
+
+    #[test]
+    fn the_steps_that_take_longest_are_timed() {
+        let step = |class: &str, seconds: f64, count| {
+            let candidates = candidates(&vec![1.0; count]).into_iter().map(|(_, c)| c).collect();
+            Choices { candidates, seconds, class: class.into() }
+        };
+        // Two steps of a class have the same kernels.
+        let mut steps = [step("a", 2.0, 3), step("b", 3.0, 2), step("a", 2.0, 3), step("c", 1.0, 3), step("", 0.0, 1)];
+        within_budget(steps.iter_mut(), 4);
+        assert_eq!(steps.each_ref().map(|s| s.candidates.len()), [3, 2, 3, 1, 1]);
+        within_budget(steps.iter_mut(), 0);
+        assert_eq!(steps.each_ref().map(|s| s.candidates.len()), [1; 5]);
+    }
+
+    #[test]
+    fn what_cannot_win_by_the_errors_of_both_predictions_is_left_out() {
+        let p = |seconds, error| Some(Prediction { seconds, error });
+        assert_eq!(may_win(&[]), []);
+        assert_eq!(may_win(&[None, None]), [true, true]);
+        assert_eq!(may_win(&[p(1.0, 0.0), p(1.1, 0.0), p(1.0, 0.0)]), [true, false, true]);
+        // The hypotenuse of 0.3 and 0.4 is 0.5, a factor of 1.65.
+        assert_eq!(may_win(&[p(1.7, 0.4), p(1.6, 0.4), p(1.0, 0.3), None]), [false, true, true, true]);
     }
 }

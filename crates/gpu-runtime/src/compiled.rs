@@ -18,7 +18,7 @@ use crate::plan::{DeviceStep, PlannedStep, Planner, widened};
 use crate::prepare::{LaunchContext, Layout, Prepared, ProgramMemory};
 use crate::profile::{self, StepTime};
 use crate::transfer::{owned, upload};
-use crate::{Block, DeviceMemory, Driver, GpuError, Settings, Timed, autotune};
+use crate::{Block, DeviceMemory, Driver, GpuError, Settings, Timed, autotune, found};
 
 /// Maximum number of size sets that stay prepared; the least recently used are dropped.
 const MAX_PREPARED: usize = 64;
@@ -135,7 +135,8 @@ impl<D: Driver> Compiled<D> {
             let exchange = exchange::candidate(memory.driver(), &groups, &program, (step, &roles));
             exchange.map_or_else(|| driver.library(&program, step, &target), |exchange| vec![exchange])
         };
-        let mut planner = Planner::new(&program, &target, &library, settings.mode);
+        let found = |class: &str| found::load(driver, class, &target, settings.mode);
+        let mut planner = Planner::new(&program, &target, &library, &found, settings.mode);
         // The first allocation on a device takes as long as planning many steps, so both run concurrently.
         let blocks = || Ok::<_, GpuError>((memory.block(256)?, tickets(memory)?));
         let plan = || {
@@ -152,7 +153,7 @@ impl<D: Driver> Compiled<D> {
         // Without a search those that the cost model finds too close to tell apart are timed.
         if settings.mode.searches() || kernels.have_choices() {
             let _guard = memory.exclusive();
-            autotune::choose(memory, &program, &mut kernels, &functions)?;
+            autotune::choose(memory, (&program, &target, settings.mode), &mut kernels, &functions)?;
         }
         let faults = Faults::of(memory.driver(), &program, &kernels.checks)?;
         tracing::debug!(target: "kernel", steps = kernels.steps.len(), kernels = functions.len(), time = ?started.elapsed(), "compiled");

@@ -29,6 +29,7 @@ mod error;
 mod exchange;
 mod faults;
 pub mod find;
+mod found;
 mod graph;
 mod inspection;
 mod machine;
@@ -70,7 +71,9 @@ pub use transfer::{allocate, copy, to_device, to_host};
 /// # Errors
 /// A step has no kernel.
 pub fn modules(program: &kernel_ir::Program, target: &gpu_codegen::Target) -> Result<Vec<Module>, GpuError> {
-    texts(program, target, Mode::MaxAutotune, plan::MAX_PER_MODULE)
+    // A cost model would leave out what it thinks cannot win.
+    let target = gpu_codegen::Target { costs: None, ..target.clone() };
+    texts(program, &target, Mode::MaxAutotune, plan::MAX_PER_MODULE)
 }
 
 /// As [`modules`], the texts that a mode compiles, each kernel in a module of its own.
@@ -97,7 +100,7 @@ fn texts(
     let none =
         || Candidate { name: "exchange".into(), parts: Vec::new(), scratch: Vec::new(), in_place: None };
     let library = |step: &kernel_ir::Step| Vec::from_iter(exchange::is_exchange(step).then(none));
-    let mut planner = plan::Planner::new(&program, target, &library, mode);
+    let mut planner = plan::Planner::new(&program, target, &library, &|_| None, mode);
     planner.plan(&program.init)?;
     planner.plan_call(&program.steps)?;
     Ok(planner.kernels.modules(each, target))

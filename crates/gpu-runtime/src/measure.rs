@@ -108,7 +108,7 @@ fn planned<D: Driver>(driver: &D, program: &Program, settings: &Settings) -> Res
     let target = settings.target(driver.target());
     crate::adapt(&mut program, &target);
     let library = |step: &Step| driver.library(&program, step, &target);
-    let mut planner = Planner::new(&program, &target, &library, Mode::MaxAutotune);
+    let mut planner = Planner::new(&program, &target, &library, &|_| None, Mode::MaxAutotune);
     planner.plan(&program.steps)?;
     let kernels = planner.kernels;
     if !kernels.checks.is_empty() {

@@ -16,8 +16,9 @@ use linalg::host::MatrixRoutine;
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
-use crate::choice::{Predicted, kept};
+use crate::choice::{Choices, Predicted, kept, within_budget};
 use crate::exchange::is_exchange;
+use crate::found::Found;
 use crate::profile::{Traffic, traffic};
 use crate::{Candidate, Driver, GpuError, LibraryCall, Mode, Module, Part};
 
@@ -62,6 +63,8 @@ pub(crate) struct DeviceStep {
     pub(crate) roots: Vec<usize>,
     /// The memory that it reads and writes.
     pub(crate) traffic: Vec<Traffic>,
+    /// The class under which a choice of its candidates is kept.
+    pub(crate) class: Option<String>,
 }
 
 impl DeviceStep {
@@ -75,6 +78,8 @@ impl DeviceStep {
 pub(crate) struct PlannedCandidate {
     /// The name for tables and logs.
     pub(crate) name: String,
+    /// As [`Candidate::is_library`].
+    pub(crate) is_library: bool,
     pub(crate) parts: Vec<Runnable>,
     pub(crate) scratch: Vec<SymExpr>,
     /// As that of [`Candidate`].
@@ -104,10 +109,12 @@ pub(crate) struct Planner<'a> {
     program: &'a Program,
     target: &'a Target,
     library: Library<'a>,
-    /// The mode. Where it searches, all candidates of a step are kept; otherwise only the first.
+    found: Lookup<'a>,
+    /// The mode. Where it searches, all candidates of a step are kept that may win; otherwise the first, and those that
+    /// are too close to it to tell.
     mode: Mode,
     /// The candidates of steps that are not planned yet, in order.
-    candidates: VecDeque<Result<Vec<Candidate>, GpuError>>,
+    candidates: VecDeque<Result<Choices, GpuError>>,
     pub(crate) kernels: Kernels,
     /// Ranges of steps that became one launch or one exchange: the memory plan treats each as one step.
     pub(crate) chains: Vec<Range<usize>>,
@@ -116,17 +123,22 @@ pub(crate) struct Planner<'a> {
 /// Returns the candidates of a step that the driver's libraries offer.
 pub(crate) type Library<'a> = &'a (dyn Fn(&Step) -> Vec<Candidate> + Sync);
 
+/// Returns the choice that was found before for a class of steps.
+pub(crate) type Lookup<'a> = &'a (dyn Fn(&str) -> Option<Found> + Sync);
+
 impl<'a> Planner<'a> {
     pub(crate) fn new(
         program: &'a Program,
         target: &'a Target,
         library: Library<'a>,
+        found: Lookup<'a>,
         mode: Mode,
     ) -> Planner<'a> {
         Planner {
             program,
             target,
             library,
+            found,
             mode,
             candidates: VecDeque::new(),
             kernels: Kernels::default(),
@@ -144,7 +156,10 @@ impl<'a> Planner<'a> {
     fn look(&mut self, steps: &[Step]) {
         let mut list = Vec::new();
         of_device(steps, &mut list);
-        let candidates: Vec<_> = list.into_par_iter().map(|step| self.candidates(step)).collect();
+        let mut candidates: Vec<_> = list.into_par_iter().map(|step| self.candidates(step)).collect();
+        if !self.mode.searches() {
+            within_budget(candidates.iter_mut().flatten(), rayon::current_num_threads());
+        }
         self.candidates = candidates.into();
     }
 
@@ -193,7 +208,9 @@ impl<'a> Planner<'a> {
         let mut members = Vec::new();
         of_device(&steps[..found.steps], &mut members);
         // Steps that a library computes cannot be fused.
-        let generated = |c: &Result<Vec<Candidate>, GpuError>| c.as_ref().is_ok_and(|c| single(c).is_some());
+        let generated = |c: &Result<Choices, GpuError>| {
+            c.as_ref().is_ok_and(|c| single(&c.candidates).is_some())
+        };
         if !self.candidates.iter().take(members.len()).all(generated) {
             return Ok(None);
         }
@@ -288,50 +305,77 @@ impl<'a> Planner<'a> {
 
     /// The candidates of the next step, which were determined before.
     fn next(&mut self, step: &Step) -> Result<Vec<Candidate>, GpuError> {
-        self.candidates.pop_front().unwrap_or_else(|| self.candidates(step))
+        let choices = self.candidates.pop_front().unwrap_or_else(|| self.candidates(step))?;
+        Ok(choices.candidates)
     }
 
     /// The candidates of a step, best first by rule; only the first where not all are kept.
-    fn candidates(&self, step: &Step) -> Result<Vec<Candidate>, GpuError> {
+    fn candidates(&self, step: &Step) -> Result<Choices, GpuError> {
         if is_exchange(step) {
-            return Ok((self.library)(step));
+            return Ok(Choices::from((self.library)(step)));
         }
-        if !self.mode.searches()
-            && let Some(predicted) = Predicted::of(self.program, step, self.target)
-        {
-            return self.by_costs(step, &predicted);
+        let predicted = Predicted::of(self.program, step, self.target);
+        if let Some(predicted) = &predicted {
+            if let Some(found) = self.found_before(step, predicted)? {
+                return Ok(Choices::from(vec![found]));
+            }
+            if !self.mode.searches() && predicted.is_complete() {
+                return self.by_costs(step, predicted);
+            }
         }
         let late = |c: &Candidate| outruns_library(self.program, step, self.target, c.parts.len());
         let asked = asks_libraries(self.program, step, self.target, self.mode);
         let offered = if asked { (self.library)(step) } else { Vec::new() };
         let (behind, mut candidates): (Vec<Candidate>, Vec<Candidate>) = offered.into_iter().partition(late);
         if self.mode.searches() || candidates.is_empty() {
-            let generated = variants(self.program, step, self.target).map_err(|e| refused(step, &e))?;
-            candidates.extend(generated.into_iter().map(Candidate::from));
+            candidates.extend(self.generated(step)?);
         }
         candidates.extend(behind);
-        if !self.mode.searches() {
-            candidates.truncate(1);
+        match &predicted {
+            _ if !self.mode.searches() => candidates.truncate(1),
+            Some(predicted) => predicted.keep_possible(&mut candidates),
+            None => {}
         }
-        Ok(candidates)
+        Ok(Choices::from(candidates))
+    }
+
+    fn generated(&self, step: &Step) -> Result<impl Iterator<Item = Candidate> + use<>, GpuError> {
+        let generated = variants(self.program, step, self.target).map_err(|e| refused(step, &e))?;
+        Ok(generated.into_iter().map(Candidate::from))
+    }
+
+    /// The candidate that was found for steps of this class, where it is still there.
+    fn found_before(
+        &self,
+        step: &Step,
+        predicted: &Predicted<'_>,
+    ) -> Result<Option<Candidate>, GpuError> {
+        let Some(found) = (self.found)(predicted.class()) else { return Ok(None) };
+        let candidates = match found.is_library() {
+            true => (self.library)(step),
+            false => self.generated(step)?.collect(),
+        };
+        Ok(found.take(candidates))
     }
 
     /// The candidates of a step by the cost model, of which those behind the first are close to it.
-    fn by_costs(&self, step: &Step, predicted: &Predicted<'_>) -> Result<Vec<Candidate>, GpuError> {
-        let offered = if predicted.asks_library(self.mode) { (self.library)(step) } else { Vec::new() };
-        let generated = match predicted.is_settled(&offered) {
-            true => Vec::new(),
-            false => variants(self.program, step, self.target).map_err(|e| refused(step, &e))?,
-        };
-        let generated = generated.into_iter().map(|variant| (Candidate::from(variant), false));
-        let all = offered.into_iter().map(|candidate| (candidate, true)).chain(generated).collect();
+    fn by_costs(&self, step: &Step, predicted: &Predicted<'_>) -> Result<Choices, GpuError> {
+        let mut all = if predicted.asks_library(self.mode) { (self.library)(step) } else { Vec::new() };
+        if !predicted.is_settled(&all) {
+            all.extend(self.generated(step)?);
+        }
         let ordered = predicted.order(all);
-        let kept = kept(&ordered, self.program, self.mode);
-        Ok(ordered.into_iter().take(kept).map(|(_, candidate)| candidate).collect())
+        let (kept, seconds) = (kept(&ordered, self.mode), ordered.first().map_or(0.0, |(time, _)| *time));
+        let candidates = ordered.into_iter().take(kept).map(|(_, candidate)| candidate).collect();
+        Ok(Choices { candidates, seconds, class: predicted.class().to_owned() })
     }
 
     /// Adds an operation of the device and returns its number.
     fn add(&mut self, name: &str, steps: &[&Step], candidates: Vec<Candidate>) -> usize {
+        let class = match steps {
+            [step] if candidates.len() > 1 => Predicted::of(self.program, step, self.target),
+            _ => None,
+        };
         let candidates = candidates.into_iter().map(|c| self.kernels.candidate(c, name)).collect();
         let used = steps.iter().flat_map(|s| {
             let Footprint { reads, writes } = Footprint::of(self.program, s);
@@ -341,7 +385,9 @@ impl<'a> Planner<'a> {
         roots.sort_unstable();
         roots.dedup();
         let traffic = steps.iter().flat_map(|s| traffic(self.program, s)).collect();
-        self.kernels.steps.push(DeviceStep { name: name.to_owned(), candidates, chosen: 0, roots, traffic });
+        let class = class.map(|predicted| predicted.class().to_owned());
+        let step = DeviceStep { name: name.to_owned(), candidates, chosen: 0, roots, traffic, class };
+        self.kernels.steps.push(step);
         self.kernels.steps.len() - 1
     }
 }
@@ -376,9 +422,7 @@ pub(crate) fn widened(program: &Program, chains: &[Range<usize>]) -> ArenaPlan {
 /// Whether libraries are asked for candidates of a step. A library that was not used yet takes a tenth of a second for its
 /// first answer; where a generated kernel is about as fast, only modes that may take longer to compile ask.
 pub fn asks_libraries(program: &Program, step: &Step, target: &Target, mode: Mode) -> bool {
-    if !mode.searches()
-        && let Some(predicted) = Predicted::of(program, step, target)
-    {
+    if let Some(predicted) = Predicted::of(program, step, target).filter(Predicted::is_complete) {
         return predicted.asks_library(mode);
     }
     match mode {
@@ -422,6 +466,7 @@ impl Kernels {
             Part::Library(call) => Runnable::Library(call),
         };
         PlannedCandidate {
+            is_library: candidate.is_library(),
             name: candidate.name,
             parts: candidate.parts.into_iter().map(part).collect(),
             scratch: candidate.scratch,

@@ -5,7 +5,7 @@
 //! Marquardt. A weak pull towards a first guess decides what the times say nothing about. Not here: the form of the model
 //! (`cost`).
 
-use super::{AT_ONCE, Kind, Model, TERMS, Work, time};
+use super::{AT_ONCE, Kind, Model, Speeds, TERMS, Work, time};
 
 /// A measured candidate.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,6 +27,8 @@ const PULL: f64 = 1e-3;
 const TILE_PULL: f64 = 4.0;
 /// Fewest measurements of a kind.
 const FEWEST: usize = COUNT;
+/// The share of measurements whose errors the error of a kind bounds.
+const BOUNDED: f64 = 0.9;
 /// The first guess: three quarters of a kernel's time are the launch of the quickest, and each amount alone would explain a
 /// kernel whose others are nothing.
 const LAUNCH_SHARE: f64 = 0.75;
@@ -34,7 +36,7 @@ const LAUNCH_SHARE: f64 = 0.75;
 type Row = [f64; COUNT];
 
 /// The model of an architecture that fits times best. Kinds with too few measurements are left out.
-pub fn fit(architecture: &str, measured: &[Measured]) -> Model {
+pub fn fit(architecture: &str, speeds: Speeds, measured: &[Measured]) -> Model {
     let mut names: Vec<&str> = measured.iter().map(|m| m.work.kind).collect();
     names.sort_unstable();
     names.dedup();
@@ -43,7 +45,7 @@ pub fn fit(architecture: &str, measured: &[Measured]) -> Model {
     };
     let of = |name: &str| measured.iter().filter(good).filter(|m| m.work.kind == name).collect::<Vec<_>>();
     let kinds = names.into_iter().filter_map(|name| kind(name, &of(name))).collect();
-    Model { architecture: architecture.to_owned(), kinds }
+    Model { architecture: architecture.to_owned(), speeds, kinds }
 }
 
 fn kind(name: &str, measured: &[&Measured]) -> Option<Kind> {
@@ -63,7 +65,18 @@ fn kind(name: &str, measured: &[&Measured]) -> Option<Kind> {
             even.seconds = own.seconds / factor;
         }
     }
-    Some(Kind { name: name.to_owned(), seconds: at.map(f64::exp), tiles: factors })
+    let error = bound(&at, &even);
+    Some(Kind { name: name.to_owned(), error, seconds: at.map(f64::exp), tiles: factors })
+}
+
+/// The logarithm of the factor by which most predictions are off at most. The times that a fit has seen say too little of
+/// others, so it is widened as variances are: by the share of measurements that the unknowns leave.
+fn bound(at: &Row, measured: &[Measured]) -> f64 {
+    let mut errors: Vec<f64> = measured.iter().map(|m| residual(at, m).abs()).collect();
+    errors.sort_by(f64::total_cmp);
+    let place = (BOUNDED * (errors.len() as f64 - 1.0)).round() as usize;
+    let count = errors.len() as f64;
+    errors[place] * (count / (count - COUNT as f64).max(0.25 * count)).sqrt()
 }
 
 /// The unknowns at which no step lessens the error.
@@ -228,13 +241,19 @@ mod tests {
     fn times_of_a_known_model_are_predicted() {
         let seconds: Row = std::array::from_fn(|t| if t == 0 { 4e-6 } else { 1e-11 * (t * t) as f64 });
         let measured: Vec<Measured> = (0..300).map(|n| of(n, &seconds)).collect();
-        let model = fit("sm_90", &measured);
+        let model = fit("sm_90", Speeds::default(), &measured);
         for n in 1000..1100 {
             let other = of(n, &seconds);
-            let predicted = model.predict(&other.work).unwrap();
+            let predicted = model.predict(&other.work).unwrap().seconds;
             let off = (predicted / other.seconds).ln().abs();
             assert!(off < 0.03, "{n}: {predicted:e} of {:e}", other.seconds);
         }
+        assert!(model.kinds[0].error < 0.03);
+        // Times that are off by a tenth to either side are predicted as well as that.
+        let unsure = |m: &Measured, n: usize| Measured { seconds: m.seconds * [0.9, 1.1][n / 3 % 2], ..m.clone() };
+        let unsure: Vec<Measured> = measured.iter().enumerate().map(|(n, m)| unsure(m, n)).collect();
+        let error = fit("sm_90", Speeds::default(), &unsure).kinds[0].error;
+        assert!((0.08..0.15).contains(&error), "{error}");
     }
 
     #[test]
@@ -242,12 +261,12 @@ mod tests {
         let seconds: Row = [1e-6; COUNT];
         let mut measured: Vec<Measured> = (0..40).map(|n| of(n, &seconds)).collect();
         measured.iter_mut().for_each(|m| m.work.terms[9] = 0.0);
-        let model = fit("sm_90", &measured);
+        let model = fit("sm_90", Speeds::default(), &measured);
         assert!(model.kinds[0].seconds[9] < 1e-300);
-        assert!(fit("sm_90", &measured[..FEWEST - 1]).kinds.is_empty());
+        assert!(fit("sm_90", Speeds::default(), &measured[..FEWEST - 1]).kinds.is_empty());
         // Times that are none are left out.
         measured[0].seconds = f64::NAN;
         measured[1].seconds = 0.0;
-        assert!(fit("sm_90", &measured).kinds[0].seconds.iter().all(|s| s.is_finite()));
+        assert!(fit("sm_90", Speeds::default(), &measured).kinds[0].seconds.iter().all(|s| s.is_finite()));
     }
 }

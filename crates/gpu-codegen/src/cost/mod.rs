@@ -55,10 +55,21 @@ pub struct Work {
     pub terms: [f64; TERMS.len()],
 }
 
+/// What a kind's times depend on beside the number of multiprocessors, which is in the amounts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Speeds {
+    /// The highest clock of the multiprocessors in MHz; 0 where it is not known.
+    pub clock: u32,
+    /// The highest bandwidth of the memory in 10⁹ bytes a second; 0 where it is not known.
+    pub bandwidth: u32,
+}
+
 /// The coefficients of one kind.
 #[derive(Clone, Debug, PartialEq)]
 struct Kind {
     name: String,
+    /// The natural logarithm of the factor by which nine of ten predictions are off at most.
+    error: f64,
     /// Seconds for each unit of a term.
     seconds: [f64; TERMS.len()],
     /// Factors of the time by the shape of tiles; 1 for those that are missing.
@@ -69,7 +80,18 @@ struct Kind {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Model {
     architecture: String,
+    /// Those of the device that was measured.
+    speeds: Speeds,
     kinds: Vec<Kind>,
+}
+
+/// A predicted time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Prediction {
+    /// Seconds.
+    pub seconds: f64,
+    /// The natural logarithm of the factor by which nine of ten predictions of the kind are off at most.
+    pub error: f64,
 }
 
 /// What is wrong with a file of coefficients.
@@ -110,11 +132,33 @@ impl Model {
         self.kinds.iter().any(|k| k.name == kind)
     }
 
-    /// The predicted time in seconds; `None` where the kind was not measured.
-    pub fn predict(&self, work: &Work) -> Option<f64> {
+    /// The predicted time; `None` where the kind was not measured.
+    pub fn predict(&self, work: &Work) -> Option<Prediction> {
         let kind = self.kinds.iter().find(|k| k.name == work.kind)?;
         let factor = kind.tiles.iter().find(|(name, _)| *name == work.tile).map_or(1.0, |(_, f)| *f);
-        Some(factor * time(&kind.seconds, &work.terms))
+        Some(Prediction { seconds: factor * time(&kind.seconds, &work.terms), error: kind.error })
+    }
+
+    /// The model of a device of the same architecture: what memory bounds is as fast as its memory, what multiprocessors do as
+    /// fast as their clock. Speeds that are not known change nothing.
+    #[must_use]
+    pub fn scaled(mut self, device: Speeds) -> Model {
+        let factor = |measured: u32, device: u32| match (measured, device) {
+            (0, _) | (_, 0) => 1.0,
+            _ => f64::from(measured) / f64::from(device),
+        };
+        let clock = factor(self.speeds.clock, device.clock);
+        let memory = factor(self.speeds.bandwidth, device.bandwidth);
+        for seconds in self.kinds.iter_mut().flat_map(|kind| kind.seconds.iter_mut().zip(TERMS)) {
+            match seconds {
+                (seconds, "memory" | "sums") => *seconds *= memory,
+                // Launches are work of the host and of units with clocks of their own.
+                (_, "launch" | "second") => {}
+                (seconds, _) => *seconds *= clock,
+            }
+        }
+        self.speeds = device;
+        self
     }
 }
 
@@ -131,12 +175,13 @@ fn time(seconds: &[f64; TERMS.len()], terms: &[f64; TERMS.len()]) -> f64 {
 pub struct Costs(pub Arc<Model>);
 
 impl Costs {
-    /// The built-in coefficients of an architecture as compilers name it (`sm_90a`); `None` where it was not measured.
-    pub fn built_in(architecture: &str) -> Option<Costs> {
+    /// The built-in coefficients of an architecture as compilers name it (`sm_90a`) for a device of these speeds; `None`
+    /// where the architecture was not measured.
+    pub fn built_in(architecture: &str, device: Speeds) -> Option<Costs> {
         let base = architecture.split(':').next()?.trim_end_matches(['a', 'f']);
         let (_, text) = BUILT_IN.iter().find(|(name, _)| *name == base)?;
         // A test reads every file; one that is damaged is as good as none.
-        Model::parse(text).ok().map(|model| Costs(Arc::new(model)))
+        Model::parse(text).ok().map(|model| Costs(Arc::new(model.scaled(device))))
     }
 }
 
@@ -152,6 +197,7 @@ impl Eq for Costs {}
 impl Hash for Costs {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.0.architecture.hash(state);
+        self.0.speeds.hash(state);
         self.0.kinds.iter().flat_map(|k| k.seconds).for_each(|s| s.to_bits().hash(state));
     }
 }
@@ -165,17 +211,19 @@ mod tests {
     fn model() -> Model {
         let kind = |name: &str, launch| Kind {
             name: name.into(),
+            error: 0.1,
             seconds: std::array::from_fn(|n| if n == 0 { launch } else { 1e-9 * (n + 1) as f64 }),
             tiles: vec![("128x128".into(), 0.5)],
         };
-        Model { architecture: "sm_90".into(), kinds: vec![kind("mma", 2e-6), kind("library", 4e-6)] }
+        let speeds = Speeds { clock: 2000, bandwidth: 4000 };
+        Model { architecture: "sm_90".into(), speeds, kinds: vec![kind("mma", 2e-6), kind("library", 4e-6)] }
     }
 
     #[test]
     fn more_work_takes_longer() {
         let model = model();
         let terms: [f64; TERMS.len()] = std::array::from_fn(|n| if n == 0 { 1.0 } else { 100.0 * n as f64 });
-        let predict = |terms| model.predict(&Work { kind: "mma", tile: String::new(), terms }).unwrap();
+        let predict = |terms| model.predict(&Work { kind: "mma", tile: String::new(), terms }).unwrap().seconds;
         let base = predict(terms);
         for n in 0..TERMS.len() {
             let mut more = terms;
@@ -190,7 +238,7 @@ mod tests {
         let alone = |compute: f64, memory: f64| {
             let mut terms = [0.0; TERMS.len()];
             (terms[1], terms[3]) = (compute, memory);
-            model.predict(&Work { kind: "mma", tile: String::new(), terms }).unwrap()
+            model.predict(&Work { kind: "mma", tile: String::new(), terms }).unwrap().seconds
         };
         // Their coefficients are 2 and 4.
         let (both, least) = (alone(2000.0, 1000.0), alone(2000.0, 0.0));
@@ -204,9 +252,10 @@ mod tests {
         let mut terms = [0.0; TERMS.len()];
         terms[0] = 1.0;
         let work = |kind, tile: &str| Work { kind, tile: tile.into(), terms };
-        assert_eq!(model.predict(&work("mma", "")), Some(2e-6));
-        assert_eq!(model.predict(&work("mma", "128x128")), Some(1e-6));
-        assert_eq!(model.predict(&work("library", "")), Some(4e-6));
+        let seconds = |seconds| Some(Prediction { seconds, error: 0.1 });
+        assert_eq!(model.predict(&work("mma", "")), seconds(2e-6));
+        assert_eq!(model.predict(&work("mma", "128x128")), seconds(1e-6));
+        assert_eq!(model.predict(&work("library", "")), seconds(4e-6));
         assert_eq!(model.predict(&work("wgmma", "")), None);
         assert!(model.knows("mma") && !model.knows("wgmma"));
     }
@@ -216,9 +265,24 @@ mod tests {
         for (name, text) in BUILT_IN {
             let model = Model::parse(text).unwrap();
             assert_eq!(model.architecture(), *name);
-            assert_eq!(Costs::built_in(&format!("{name}a")), Some(Costs(Arc::new(model))));
+            let speeds = model.speeds;
+            assert_eq!(Costs::built_in(&format!("{name}a"), speeds), Some(Costs(Arc::new(model))));
         }
-        assert_eq!(Costs::built_in("sm_1"), None);
+        assert_eq!(Costs::built_in("sm_1", Speeds::default()), None);
+    }
+
+    #[test]
+    fn other_devices_of_the_architecture_have_their_own_speeds() {
+        let measured = model();
+        let at = |term: &str| TERMS.iter().position(|t| *t == term).unwrap();
+        let ratio = |model: &Model, term| model.kinds[0].seconds[at(term)] / measured.kinds[0].seconds[at(term)];
+        let other = model().scaled(Speeds { clock: 1000, bandwidth: 5000 });
+        for (term, expected) in [("launch", 1.0), ("compute", 2.0), ("end", 2.0), ("memory", 0.8), ("sums", 0.8)] {
+            assert!((ratio(&other, term) - expected).abs() < 1e-12, "{term}");
+        }
+        // Where a speed is not known the measured one stands.
+        let unknown = model().scaled(Speeds::default());
+        assert!(TERMS.iter().all(|term| ratio(&unknown, term) == 1.0));
     }
 
     #[test]

@@ -159,7 +159,7 @@ pub(crate) fn forms(product: &Product<'_>, target: &Target) -> Vec<Form> {
 /// and a prediction cannot be compared.
 fn predicted(product: &Product<'_>, forms: &[(f64, Form)], target: &Target) -> Option<Vec<f64>> {
     let model = &target.costs.as_ref()?.0;
-    forms.iter().map(|(_, form)| model.predict(&of_form(product, form, target)?)).collect()
+    forms.iter().map(|(_, form)| Some(model.predict(&of_form(product, form, target)?)?.seconds)).collect()
 }
 
 /// The first `most` of one kind, sorted by their estimates.

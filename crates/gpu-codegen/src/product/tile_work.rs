@@ -21,16 +21,22 @@ const START_LATENCIES: f64 = 1.5;
 const LONG_OPERATION: f64 = 8.0;
 
 /// Tiles of a library's kernels, and in how many parts it splits the inner dimension: it takes what suits a product.
-const LIBRARY_TILES: [(i64, i64); 5] = [(128, 256), (256, 128), (128, 128), (64, 128), (64, 64)];
+const LIBRARY_TILES: [(i64, i64); 6] = [(128, 256), (256, 128), (128, 128), (64, 128), (128, 64), (64, 64)];
 const LIBRARY_PARTS: [i64; 5] = [1, 2, 4, 8, 16];
 /// Inner points of a step, fewest steps of a part, and stages of a library's kernels.
-const LIBRARY_DEPTH: i64 = 64;
+const LIBRARY_DEPTH: i64 = 32;
 const LIBRARY_STEPS: i64 = 4;
 const LIBRARY_STAGES: f64 = 4.0;
 /// Multiply-adds and bytes a cycle of a multiprocessor, whose ratio weighs tiles against one another: those of 16-bit floats on a
 /// Hopper, rounded.
 const LIBRARY_RATE: f64 = 1000.0;
 const LIBRARY_CACHE_BYTES: f64 = 44.0;
+/// Cycles that a split must save before a library takes it: those kernels whose operands a unit of the device copies are
+/// split less readily than those whose threads copy.
+const LIBRARY_SPLIT_CYCLES: f64 = 10_000.0;
+/// Bytes of the widest copy of a thread; rows that do not begin at multiples of it are copied in parts, and the units of a
+/// device that copy whole tiles do not take them.
+const WHOLE_COPY: i64 = 16;
 
 /// How a kernel's blocks fill a device.
 pub(crate) struct Filling {
@@ -116,50 +122,96 @@ pub(crate) fn of_form(product: &Product<'_>, form: &Form, target: &Target) -> Op
     Some(Work { kind: form.kind(), tile: format!("{bm}x{bn}"), terms })
 }
 
-/// The work of a library's kernel, or of a call and `kernels - 1` kernels behind it; `None` for dtypes without tiles.
+/// The work of a library's kernel, or of a call and `kernels - 1` kernels behind it; `None` for convolutions of few or uneven
+/// channels, which libraries compute in several ways that no one model describes.
 pub(crate) fn of_library(
     product: &Product<'_>,
     unit: Unit,
     kernels: usize,
-    window: bool,
+    is_convolution: bool,
     target: &Target,
-) -> Work {
+) -> Option<Work> {
     let at = |axes| hint(product.program, &count(axes));
     let (m, n, k, batch) = (at(&product.rows), at(&product.cols), at(&product.inner), at(&product.batch));
-    let device = i64::from(target.multiprocessors.max(1));
+    let device = f64::from(target.multiprocessors.max(1));
     let own = of_product(product);
+    let copied = [0, 1].map(|side| operand_alignment(product, side)).into_iter().min()?;
+    let stored = copied.min(epilogue_alignment(product));
+    let kind = library_kind(unit, is_convolution, stored >= WHOLE_COPY)?;
+    let split = match (is_convolution, kind) {
+        (true, _) => f64::INFINITY,
+        (false, "library_narrow") => 0.0,
+        (false, _) => LIBRARY_SPLIT_CYCLES,
+    };
     let LibraryTiling { computed, cache, latency, sums } =
-        library_tiling([m, n, k, batch], product.dtype.size(), device);
-    let whole = [&product.rows, &product.cols, &product.inner].iter().all(|axes| at(axes) % 8 == 0);
+        library_tiling([m, n, k, batch], product.dtype.size(), split, device as i64);
     let points = (m * n * batch) as f64;
     let behind = kernels.saturating_sub(1) as f64;
-    // A kernel behind reads the result and does the epilogue; the library stores a result alone.
-    let epilogue = if behind > 0.0 { own.operations * points / device as f64 } else { 0.0 };
+    // A kernel behind is bound by what it reads and writes.
+    let epilogue = if behind > 0.0 { 0.0 } else { own.operations * points / device };
     let terms = terms(&[
         ("launch", 1.0),
         ("compute", computed / LIBRARY_RATE),
         ("cache", cache),
         ("memory", own.bytes),
         ("latency", latency + START_LATENCIES),
-        ("copies", if whole { 0.0 } else { computed / LIBRARY_RATE }),
-        ("end", points / device as f64),
+        ("copies", cache / copied as f64),
+        ("end", points / device * product.dtype.size() as f64 / stored as f64),
         ("epilogue", epilogue),
         ("exchange", 0.0),
         ("second", behind),
         ("sums", sums + if behind > 0.0 { 4.0 * points } else { 0.0 }),
     ]);
-    let kind = match (unit, window) {
-        (Unit::Tensor, false) => "library",
-        (Unit::Tf32, false) => "library_tf32",
-        (_, false) => "library_f32",
-        (Unit::Tensor, true) => "library_conv",
-        (Unit::Tf32, true) => "library_conv_tf32",
-        (_, true) => "library_conv_f32",
+    Some(Work { kind, tile: String::new(), terms })
+}
+
+/// The kind of a library's kernel. `is_whole` says that every row of every tensor begins at a multiple of the widest copy.
+fn library_kind(unit: Unit, is_convolution: bool, is_whole: bool) -> Option<&'static str> {
+    match (unit, is_convolution) {
+        (_, true) if !is_whole => None,
+        (Unit::Tensor, true) => Some("library_conv"),
+        (Unit::Tf32, true) => Some("library_conv_tf32"),
+        (_, true) => Some("library_conv_f32"),
+        (Unit::Tensor, false) if !is_whole => Some("library_narrow"),
+        (Unit::Tensor, false) => Some("library"),
+        (Unit::Tf32, false) => Some("library_tf32"),
+        (_, false) => Some("library_f32"),
+    }
+}
+
+/// The bytes of the widest copies of an operand's rows, at the sizes of capture.
+fn operand_alignment(product: &Product<'_>, side: usize) -> i64 {
+    let axes = product.rows_of(side).iter().chain(&product.inner).chain(&product.batch);
+    let strides = axes.filter(|a| hint(product.program, &a.extent) > 1).map(|a| &a.steps[side]);
+    alignment(product, strides.chain([&product.operands[side].offset]), product.dtype.size())
+}
+
+/// The same of what an epilogue reads and writes.
+pub(crate) fn epilogue_alignment(product: &Product<'_>) -> i64 {
+    let Product { program, epilogue, .. } = product;
+    let buffers = epilogue.insts.iter().filter_map(|inst| match &inst.kind {
+        InstKind::Load { buf, .. } | InstKind::Store { buf, .. } => Some(&program.buffers[*buf]),
+        _ => None,
+    });
+    let of = |b: &kernel_ir::Buffer| {
+        let dims = b.sizes.iter().zip(&b.strides).filter(|(size, _)| hint(program, size) > 1);
+        alignment(product, dims.map(|(_, stride)| stride), b.dtype.size())
     };
-    Work { kind, tile: String::new(), terms }
+    buffers.map(of).min().unwrap_or(WHOLE_COPY)
+}
+
+/// The bytes, of [`WHOLE_COPY`] at most, that divide every stride but 1.
+fn alignment<'a>(
+    product: &Product<'_>,
+    strides: impl Iterator<Item = &'a ir_core::SymExpr>,
+    size: usize,
+) -> i64 {
+    let bytes = strides.map(|s| hint(product.program, s)).filter(|s| *s > 1).map(|s| s * size as i64);
+    bytes.fold(WHOLE_COPY, |least, bytes| least.min(1 << bytes.trailing_zeros().min(4)))
 }
 
 /// What a library's kernel does in the tiles that it takes by this rule.
+#[derive(Default)]
 struct LibraryTiling {
     /// Multiply-adds of the busiest multiprocessor.
     computed: f64,
@@ -171,13 +223,14 @@ struct LibraryTiling {
     sums: f64,
 }
 
-/// The tiles that leave the fewest multiprocessors idle, and copy the fewest bytes.
-fn library_tiling([m, n, k, batch]: [i64; 4], size: usize, device: i64) -> LibraryTiling {
+/// The tiles that leave the fewest multiprocessors idle, and copy the fewest bytes; with parts where these save more than
+/// `split` cycles.
+fn library_tiling([m, n, k, batch]: [i64; 4], size: usize, split: f64, device: i64) -> LibraryTiling {
     let mut best: Option<(f64, LibraryTiling)> = None;
     for (bm, bn) in LIBRARY_TILES {
         for parts in LIBRARY_PARTS {
             let steps = up(up(k, LIBRARY_DEPTH), parts);
-            if parts > 1 && steps < LIBRARY_STEPS {
+            if parts > 1 && (steps < LIBRARY_STEPS || split.is_infinite()) {
                 continue;
             }
             let blocks = batch * up(m, bm) * up(n, bn) * parts;
@@ -186,7 +239,9 @@ fn library_tiling([m, n, k, batch]: [i64; 4], size: usize, device: i64) -> Libra
             let cache = (blocks * steps * (bm + bn) * LIBRARY_DEPTH) as f64 * size as f64 / device as f64;
             // Sums of parts pass through memory.
             let sums = if parts > 1 { (m * n * batch * parts * 4) as f64 } else { 0.0 };
-            let order = computed / LIBRARY_RATE + (cache + 4.0 * sums / device as f64) / LIBRARY_CACHE_BYTES;
+            let order = computed / LIBRARY_RATE
+                + (cache + 4.0 * sums / device as f64) / LIBRARY_CACHE_BYTES
+                + if parts > 1 { split } else { 0.0 };
             let latency = (each * steps) as f64 / LIBRARY_STAGES;
             if best.as_ref().is_none_or(|(least, _)| order < *least) {
                 best = Some((order, LibraryTiling { computed, cache, latency, sums }));
@@ -194,7 +249,7 @@ fn library_tiling([m, n, k, batch]: [i64; 4], size: usize, device: i64) -> Libra
         }
     }
     // There is a tiling without parts, so this is never the other.
-    best.map_or(LibraryTiling { computed: 0.0, cache: 0.0, latency: 0.0, sums: 0.0 }, |(_, tiling)| tiling)
+    best.map(|(_, tiling)| tiling).unwrap_or_default()
 }
 
 /// Amounts by their names, in the order of the terms.
@@ -229,7 +284,7 @@ fn elements(program: &Program, sizes: &[ir_core::SymExpr]) -> i64 {
 }
 
 /// The bytes that an epilogue reads and writes, and its operations at each point.
-fn of_epilogue(program: &Program, epilogue: &Epilogue) -> (f64, f64) {
+pub(crate) fn of_epilogue(program: &Program, epilogue: &Epilogue) -> (f64, f64) {
     let (mut bytes, mut operations) = (0.0, 0.0);
     for inst in &epilogue.insts {
         match &inst.kind {
@@ -339,7 +394,7 @@ plan bytes 0:
             let pairs = less.generated().iter().filter_map(|(name, l)| {
                 more.generated().iter().find(|(other, _)| other == name).map(|(_, m)| (l, m))
             });
-            let all: Vec<_> = pairs.chain([(less.library(1), more.library(1))]).collect();
+            let all: Vec<_> = pairs.chain([(less.library(1).unwrap(), more.library(1).unwrap())]).collect();
             assert!(all.len() > 4);
             for (l, m) in all {
                 assert!(l.terms.iter().zip(m.terms).all(|(l, m)| *l <= m), "{d}: {l:?} {m:?}");
@@ -373,9 +428,22 @@ plan bytes 0:
         for ((name, s), (_, l)) in short.generated().iter().zip(long.generated()) {
             assert!(amount(l, "epilogue") > 4.0 * amount(s, "epilogue"), "{name}");
         }
-        // A library stores its result; a kernel behind it does the rest.
-        assert_eq!(amount(long.library(1), "epilogue"), 0.0);
-        assert!(amount(long.library(2), "epilogue") > 0.0 && amount(long.library(2), "second") == 1.0);
+        // A kernel behind a library's is bound by bytes.
+        let library = |kernels| long.library(kernels).unwrap();
+        assert!(amount(library(1), "epilogue") > 0.0 && amount(library(1), "second") == 0.0);
+        assert!(amount(library(2), "epilogue") == 0.0 && amount(library(2), "second") == 1.0);
+        assert!(amount(library(2), "sums") > amount(library(1), "sums"));
+    }
+
+    #[test]
+    fn libraries_copy_uneven_rows_in_parts() {
+        let library = |sizes| work(sizes, "neg").library(1).unwrap().clone();
+        let (whole, narrow, odd) = (library([512, 256, 256]), library([512, 256, 252]), library([512, 256, 255]));
+        assert_eq!([whole.kind, narrow.kind, odd.kind], ["library", "library_narrow", "library_narrow"]);
+        assert_eq!(amount(&odd, "copies"), 4.0 * amount(&narrow, "copies"));
+        // The number of rows is no stride of a row-major operand; that of columns is one of the result.
+        assert_eq!(library([511, 256, 256]).kind, "library");
+        assert_eq!(library([512, 255, 256]).kind, "library_narrow");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use gpu_codegen::Target;
+use gpu_codegen::{Speeds, Target};
 use gpu_runtime::{CostModel, DeviceMemory, Driver, MeasuredProgram, Mode, Settings, measure};
 
 use self::cases::{Case, cases, step_of};
@@ -59,42 +59,61 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let mut table = Table::open(&args.table)?;
     if !args.only_fit {
         let driver = backend_cuda::open(args.device)?;
-        let (architecture, target) = (architecture(args.device)?, driver.target());
-        begin(&mut table, &driver.identity(), &architecture, &target)?;
+        let found = Found::of(args.device, &driver.identity(), &driver.target())?;
+        found.begin(&mut table)?;
         let limit = Duration::try_from_secs_f64(60.0 * args.minutes).context("--minutes")?;
         fill(&mut table, &args.table, driver, &cases, limit)?;
     }
     ensure!(!table.cases.is_empty(), "{} has no times", args.table.display());
     let known = report::known(&table, &cases)?;
+    if let Ok(path) = std::env::var("DUMP") { report::dump(&known, &path); }
     println!("{}, {} of {} cases\n", table.device, table.cases.len(), cases.len());
-    print!("{}", report::report(&table.architecture, &known));
-    let model = report::fitted(&table.architecture, &known);
+    print!("{}", report::report(&table, &known));
+    let model = report::fitted(&table, &known);
     std::fs::write(&args.out, model.to_string()).with_context(|| args.out.display().to_string())?;
     println!("\ncoefficients: {}", args.out.display());
     Ok(())
 }
 
-/// The architecture of a device of CUDA's without the letter of its own features.
-fn architecture(device: i32) -> Result<String> {
-    let info = ferroflux::list_backends().into_iter().find(|b| b.name == "cuda");
-    let info = info.and_then(|b| b.devices.into_iter().find(|d| d.device.device_id == device));
-    let attributes = info.map(|d| d.attributes).unwrap_or_default();
-    let found = attributes.iter().find(|(name, _)| name == "architecture");
-    let (_, name) = found.context("the device does not say its architecture")?;
-    Ok(name.trim_end_matches(['a', 'f']).to_owned())
+/// A device of CUDA's as tables name it.
+struct Found {
+    /// The device and its libraries.
+    identity: String,
+    /// The architecture without the letter of its own features.
+    architecture: String,
+    multiprocessors: u32,
+    speeds: Speeds,
 }
 
-/// Says of which device a table is, or that it is of this one.
-fn begin(table: &mut Table, device: &str, architecture: &str, target: &Target) -> Result<()> {
-    if table.cases.is_empty() {
-        table.device = device.to_owned();
-        table.architecture = architecture.to_owned();
-        table.multiprocessors = target.multiprocessors;
+impl Found {
+    fn of(device: i32, identity: &str, target: &Target) -> Result<Found> {
+        let info = ferroflux::list_backends().into_iter().find(|b| b.name == "cuda");
+        let info = info.and_then(|b| b.devices.into_iter().find(|d| d.device.device_id == device));
+        let attributes = info.map(|d| d.attributes).unwrap_or_default();
+        let of = |name: &str| attributes.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str());
+        let number = |name| of(name).and_then(|value| value.parse().ok()).unwrap_or(0);
+        let architecture = of("architecture").context("the device does not say its architecture")?;
+        Ok(Found {
+            identity: identity.to_owned(),
+            architecture: architecture.trim_end_matches(['a', 'f']).to_owned(),
+            multiprocessors: target.multiprocessors,
+            speeds: Speeds { clock: number("clock_mhz"), bandwidth: number("bandwidth_gb_s") },
+        })
     }
-    if table.device != device {
-        bail!("the table is of another device ({}): name another file with --table", table.device);
+
+    /// Says of which device a table is, or that it is of this one.
+    fn begin(&self, table: &mut Table) -> Result<()> {
+        if table.cases.is_empty() {
+            table.device.clone_from(&self.identity);
+            table.architecture.clone_from(&self.architecture);
+            table.multiprocessors = self.multiprocessors;
+            (table.clock, table.bandwidth) = (self.speeds.clock, self.speeds.bandwidth);
+        }
+        if table.device != self.identity {
+            bail!("the table is of another device ({}): name another file with --table", table.device);
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 /// Times what is missing until the time is up, and writes the table after every few cases.
@@ -169,11 +188,18 @@ mod tests {
     #[test]
     fn a_table_is_of_one_device() {
         let mut table = Table::default();
-        begin(&mut table, "a", "sm_90", &Target::HOPPER).unwrap();
+        let found = |identity: &str| Found {
+            identity: identity.into(),
+            architecture: "sm_90".into(),
+            multiprocessors: 132,
+            speeds: Speeds { clock: 1980, bandwidth: 4917 },
+        };
+        found("a").begin(&mut table).unwrap();
         assert_eq!((table.architecture.as_str(), table.multiprocessors), ("sm_90", 132));
+        assert_eq!(table.speeds(), found("a").speeds);
         table.cases.push(TimedCase { case: "x".into(), times: Vec::new() });
-        assert!(begin(&mut table, "b", "sm_90", &Target::HOPPER).is_err());
-        assert!(begin(&mut table, "a", "sm_90", &Target::HOPPER).is_ok());
+        assert!(found("b").begin(&mut table).is_err());
+        assert!(found("a").begin(&mut table).is_ok());
     }
 
     #[test]

@@ -22,28 +22,32 @@ const WORST: usize = 12;
 /// A measured case with the work of its candidates.
 pub(super) struct Known {
     pub(super) name: String,
-    /// The candidates that modes without a search may choose.
-    times: Vec<(Time, Work)>,
+    /// The candidates that modes without a search may choose, with their work where the step has such.
+    times: Vec<(Time, Option<Work>)>,
     /// The best of all, a library's other algorithms included, in seconds.
     best: f64,
     /// The place in `times` of what the rule chooses.
     rule: Option<usize>,
 }
 
-/// What is known of the cases of a table; those without work are left out, and so are candidates of no form.
+/// What is known of the cases of a table, without candidates of no form.
 pub(super) fn known(table: &Table, cases: &[Case]) -> Result<Vec<Known>> {
     let mut all = Vec::new();
     for timed in &table.cases {
         let Some(case) = cases.iter().find(|c| c.name == timed.case) else { continue };
         let (program, target) = (case.program()?, table.target(case.tf32)?);
         let Some(step) = step_of(&program) else { continue };
-        let Some(work) = StepWork::of(&program, step, &target) else { continue };
-        let of = |t: &Time| match t.library {
-            true => Some(work.library(t.kernels).clone()),
+        let work = StepWork::of(&program, step, &target).filter(|work| work.library(1).is_some());
+        let of = |work: &StepWork, t: &Time| match t.library {
+            true => work.library(t.kernels).cloned(),
             false => work.generated().iter().find(|(name, _)| *name == t.candidate).map(|(_, w)| w.clone()),
         };
         let firsts = timed.times.iter().filter(|t| t.is_first());
-        let times: Vec<(Time, Work)> = firsts.filter_map(|t| Some((t.clone(), of(t)?))).collect();
+        let times = firsts.filter_map(|t| match &work {
+            Some(work) => Some((t.clone(), Some(of(work, t)?))),
+            None => Some((t.clone(), None)),
+        });
+        let times: Vec<(Time, Option<Work>)> = times.collect();
         let best = timed.times.iter().map(|t| 1e-6 * t.us).fold(f64::INFINITY, f64::min);
         let rule = by_rule(&program, step, &target, &times)?;
         all.push(Known { name: case.name.clone(), times, best, rule });
@@ -51,12 +55,18 @@ pub(super) fn known(table: &Table, cases: &[Case]) -> Result<Vec<Known>> {
     Ok(all)
 }
 
+pub(super) fn dump(known: &[Known], path: &str) {
+    let all: Vec<_> = known.iter().map(|k| serde_json::json!({"name": k.name, "best": k.best, "rule": k.rule,
+        "times": k.times.iter().map(|(t, w)| serde_json::json!({"c": t.candidate, "k": t.kernels, "l": t.library, "us": t.us, "work": w.as_ref().map(|w| serde_json::json!({"kind": w.kind, "tile": w.tile, "terms": w.terms.to_vec()}))})).collect::<Vec<_>>()})).collect();
+    std::fs::write(path, serde_json::to_string(&all).unwrap()).unwrap();
+}
+
 /// What `reduce-overhead` chooses without a model.
 fn by_rule(
     program: &kernel_ir::Program,
     step: &Step,
     target: &Target,
-    times: &[(Time, Work)],
+    times: &[(Time, Option<Work>)],
 ) -> Result<Option<usize>> {
     let asked = !(matches!(step, Step::Conv(_)) && prefers_generated(program, step, target));
     let late = |t: &Time| outruns_library(program, step, target, t.kernels);
@@ -68,14 +78,14 @@ fn by_rule(
 }
 
 fn measured<'a>(known: impl IntoIterator<Item = &'a Known>) -> Vec<Measured> {
-    let of =
-        |k: &'a Known| k.times.iter().map(|(t, work)| Measured { work: work.clone(), seconds: 1e-6 * t.us });
+    let one = |(t, work): &(Time, Option<Work>)| Some(Measured { work: work.clone()?, seconds: 1e-6 * t.us });
+    let of = |k: &'a Known| k.times.iter().filter_map(one);
     known.into_iter().flat_map(of).collect()
 }
 
 /// The model of all cases.
-pub(super) fn fitted(architecture: &str, known: &[Known]) -> Model {
-    fit(architecture, &measured(known))
+pub(super) fn fitted(table: &Table, known: &[Known]) -> Model {
+    fit(&table.architecture, table.speeds(), &measured(known))
 }
 
 /// Factors between two times, of one kind of kernel or one way to choose.
@@ -94,14 +104,14 @@ impl Factors {
 }
 
 /// The tables.
-pub(super) fn report(architecture: &str, known: &[Known]) -> String {
+pub(super) fn report(table: &Table, known: &[Known]) -> String {
     let models: Vec<Model> = (0..PARTS)
         .map(|part| {
             let others = known.iter().enumerate().filter(|(n, _)| n % PARTS != part);
-            fit(architecture, &measured(others.map(|(_, k)| k)))
+            fit(&table.architecture, table.speeds(), &measured(others.map(|(_, k)| k)))
         })
         .collect();
-    let whole = fitted(architecture, known);
+    let whole = fitted(table, known);
     let of = |n: usize| &models[n % PARTS];
     let mut text = errors(known, &of, &whole);
     text.push('\n');
@@ -110,21 +120,22 @@ pub(super) fn report(architecture: &str, known: &[Known]) -> String {
 }
 
 /// Predicted against measured times, by kinds.
-fn errors<'a>(known: &[Known], of: &dyn Fn(usize) -> &'a Model, whole: &Model) -> String {
+fn errors<'a>(known: &'a [Known], of: &dyn Fn(usize) -> &'a Model, whole: &Model) -> String {
     let mut text = String::from(
         "| kind of kernel | candidates | median error, other cases | 90 % | median error, own cases | 90 % |\n|---|--:|--:|--:|--:|--:|\n",
     );
-    let mut kinds: Vec<&str> = known.iter().flat_map(|k| k.times.iter().map(|(_, w)| w.kind)).collect();
+    let all = |k: &'a Known| k.times.iter().filter_map(|(t, w)| Some((t, w.as_ref()?)));
+    let mut kinds: Vec<&str> = known.iter().flat_map(all).map(|(_, w)| w.kind).collect();
     kinds.sort_unstable();
     kinds.dedup();
     for kind in kinds {
         let (mut held, mut own) = (Factors::default(), Factors::default());
         let mut count = 0;
         for (n, k) in known.iter().enumerate() {
-            for (t, work) in k.times.iter().filter(|(_, w)| w.kind == kind) {
+            for (t, work) in all(k).filter(|(_, w)| w.kind == kind) {
                 count += 1;
                 let off =
-                    |model: &Model| model.predict(work).map(|p| (p / (1e-6 * t.us)).ln().abs().exp() - 1.0);
+                    |model: &Model| model.predict(work).map(|p| (p.seconds / (1e-6 * t.us)).ln().abs().exp() - 1.0);
                 held.0.extend(off(of(n)));
                 own.0.extend(off(whole));
             }
@@ -143,9 +154,15 @@ type Way<'a> = &'a dyn Fn(usize, &Known) -> Option<usize>;
 /// The time of what each way chooses, over the best measured.
 fn choices<'a>(known: &[Known], of: &dyn Fn(usize) -> &'a Model, whole: &Model) -> String {
     let first = |k: &Known, model: &Model| -> Option<usize> {
-        let time = |(n, (_, work)): (usize, &(Time, Work))| Some((model.predict(work)?, n));
+        let time = |(n, (_, work)): (usize, &(Time, Option<Work>))| {
+            Some((model.predict(work.as_ref()?)?.seconds, n))
+        };
         let times: Option<Vec<(f64, usize)>> = k.times.iter().enumerate().map(time).collect();
-        times?.into_iter().min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, n)| n)
+        // Where there is no prediction the rule chooses.
+        match times {
+            Some(times) => times.into_iter().min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, n)| n),
+            None => k.rule,
+        }
     };
     let regret = |k: &Known, place: usize| 1e-6 * k.times[place].0.us / k.best;
     let quickest =
@@ -202,6 +219,7 @@ mod tests {
             let program = case.program().unwrap();
             let target = table.target(case.tf32).unwrap();
             let work = StepWork::of(&program, step_of(&program).unwrap(), &target).unwrap();
+            let Some(library) = work.library(1) else { continue };
             let us = |work: &Work, launch: f64, rate: f64| {
                 launch * work.terms[0] + work.terms[1] / rate + work.terms[3] / 3e6 + 1e-4 * work.terms[6]
             };
@@ -215,7 +233,7 @@ mod tests {
                 candidate: "cublaslt_0".into(),
                 kernels: 1,
                 library: true,
-                us: us(work.library(1), 6.0, 1900.0),
+                us: us(library, 6.0, 1900.0),
             };
             let times = generated.chain([library]).collect();
             table.cases.push(TimedCase { case: case.name.clone(), times });
@@ -229,7 +247,7 @@ mod tests {
         let table = made_up(&cases);
         let known = known(&table, &cases).unwrap();
         assert!(known.len() > 100, "{} cases have work", known.len());
-        let text = report("sm_90", &known);
+        let text = report(&table, &known);
         let mean = |way: &str| -> f64 {
             let row = text.lines().find(|l| l.contains(way)).unwrap();
             row.split('|').nth(3).unwrap().trim().parse().unwrap()

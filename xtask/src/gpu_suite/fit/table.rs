@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use gpu_codegen::Target;
+use gpu_codegen::{Speeds, Target};
 use serde::{Deserialize, Serialize};
 
 /// Times on one device.
@@ -15,6 +15,11 @@ pub(super) struct Table {
     /// Its architecture, without the letter of its own features: `sm_90`.
     pub(super) architecture: String,
     pub(super) multiprocessors: u32,
+    /// Its highest clock in MHz and bandwidth in 10⁹ bytes a second; 0 where they are not known.
+    #[serde(default)]
+    pub(super) clock: u32,
+    #[serde(default)]
+    pub(super) bandwidth: u32,
     pub(super) cases: Vec<TimedCase>,
 }
 
@@ -58,6 +63,10 @@ impl Table {
     pub(super) fn write(&self, path: &Path) -> Result<()> {
         let text = serde_json::to_string(self)?;
         ir_core::write_whole(path, text.as_bytes()).with_context(|| path.display().to_string())
+    }
+
+    pub(super) fn speeds(&self) -> Speeds {
+        Speeds { clock: self.clock, bandwidth: self.bandwidth }
     }
 
     /// The device as kernels are made for it, without a cost model.
