@@ -110,8 +110,8 @@ pub enum CostError {
     },
 }
 
-/// The files of coefficients that are built in, by architecture, as `("sm_90", include_str!("sm_90.txt"))`.
-const BUILT_IN: &[(&str, &str)] = &[];
+/// The files of coefficients that are built in, by architecture.
+const BUILT_IN: &[(&str, &str)] = &[("sm_90", include_str!("sm_90.txt"))];
 
 impl Model {
     /// Reads coefficients from the text that [`Model`] is displayed as.

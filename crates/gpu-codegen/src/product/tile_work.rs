@@ -17,8 +17,10 @@ const WARPS: i64 = 48;
 const SHARED: i64 = 227 * 1024;
 /// Latencies that a block waits for before its first and behind its last multiplication.
 const START_LATENCIES: f64 = 1.5;
-/// Operations that take as long as one that is several instructions.
+/// Operations that take as long as one that is several instructions, or as a load of every point.
 const LONG_OPERATION: f64 = 8.0;
+/// Copies of vectors that take as long as one of an element in a loop of its own.
+const SINGLE_COPY: f64 = 2.4;
 
 /// Tiles of a library's kernels, and in how many parts it splits the inner dimension: it takes what suits a product.
 const LIBRARY_TILES: [(i64, i64); 6] = [(128, 256), (256, 128), (128, 128), (64, 128), (128, 64), (64, 64)];
@@ -112,7 +114,7 @@ pub(crate) fn of_form(product: &Product<'_>, form: &Form, target: &Target) -> Op
         ("cache", (f.blocks * form.share()) as f64 * f.steps * f.bytes / device),
         ("memory", own.bytes),
         ("latency", f.starts * START_LATENCIES + f.waves * f.steps / (form.stages - 1).max(1) as f64),
-        ("copies", each * f.steps * (f.singles + f.vectors)),
+        ("copies", each * f.steps * (SINGLE_COPY * f.singles + f.vectors)),
         ("end", each * tile),
         ("epilogue", if second { own.operations * f.points / device } else { own.operations * each * tile }),
         ("exchange", if form.cluster { each * tile } else { 0.0 }),
@@ -286,6 +288,7 @@ fn elements(program: &Program, sizes: &[ir_core::SymExpr]) -> i64 {
 /// The bytes that an epilogue reads and writes, and its operations at each point.
 pub(crate) fn of_epilogue(program: &Program, epilogue: &Epilogue) -> (f64, f64) {
     let (mut bytes, mut operations) = (0.0, 0.0);
+    let all = (0..epilogue.ranges.len()).fold(1, |n: i64, d| n.saturating_mul(hint(program, &epilogue.ranges[d])));
     for inst in &epilogue.insts {
         match &inst.kind {
             InstKind::Load { buf, index, .. } | InstKind::Store { buf, index, .. } => {
@@ -295,6 +298,10 @@ pub(crate) fn of_epilogue(program: &Program, epilogue: &Epilogue) -> (f64, f64) 
                     .filter(moves)
                     .fold(1, |n: i64, d| n.saturating_mul(hint(program, &epilogue.ranges[d])));
                 bytes += points as f64 * program.buffers[*buf].dtype.size() as f64;
+                // A load of every point waits for memory.
+                if points == all && matches!(inst.kind, InstKind::Load { .. }) {
+                    operations += LONG_OPERATION;
+                }
             }
             InstKind::Op { op, .. } => operations += if is_short(*op) { 1.0 } else { LONG_OPERATION },
             _ => {}

@@ -39,7 +39,7 @@ plan bytes 0:
 fn costs(kinds: &[(&str, f64)]) -> CostModel {
     let mut text = "ferroflux costs 1\narchitecture sm_90\n".to_owned();
     for (kind, us) in kinds {
-        text.push_str(&format!("kind {kind}\nlaunch {us}e-6\ncompute 1e-9\n"));
+        text.push_str(&format!("kind {kind}\nerror 0\nlaunch {us}e-6\ncompute 1e-9\n"));
         TERMS[2..].iter().for_each(|term| text.push_str(&format!("{term} 0\n")));
     }
     CostModel::Given(Costs(Arc::new(Model::parse(&text).unwrap())))

@@ -128,7 +128,7 @@ fn large_or_wide_or_grouped_or_other_architectures_ask() {
 fn costs(kinds: &[(&str, f64)]) -> Option<Costs> {
     let mut text = "ferroflux costs 1\narchitecture sm_90\n".to_owned();
     for (kind, us) in kinds {
-        text.push_str(&format!("kind {kind}\nlaunch {us}e-6\n"));
+        text.push_str(&format!("kind {kind}\nerror 0\nlaunch {us}e-6\n"));
         TERMS[1..].iter().for_each(|term| text.push_str(&format!("{term} 0\n")));
     }
     Some(Costs(Arc::new(Model::parse(&text).unwrap())))

@@ -66,7 +66,6 @@ pub(super) fn run(args: &Args) -> Result<()> {
     }
     ensure!(!table.cases.is_empty(), "{} has no times", args.table.display());
     let known = report::known(&table, &cases)?;
-    if let Ok(path) = std::env::var("DUMP") { report::dump(&known, &path); }
     println!("{}, {} of {} cases\n", table.device, table.cases.len(), cases.len());
     print!("{}", report::report(&table, &known));
     let model = report::fitted(&table, &known);

@@ -55,12 +55,6 @@ pub(super) fn known(table: &Table, cases: &[Case]) -> Result<Vec<Known>> {
     Ok(all)
 }
 
-pub(super) fn dump(known: &[Known], path: &str) {
-    let all: Vec<_> = known.iter().map(|k| serde_json::json!({"name": k.name, "best": k.best, "rule": k.rule,
-        "times": k.times.iter().map(|(t, w)| serde_json::json!({"c": t.candidate, "k": t.kernels, "l": t.library, "us": t.us, "work": w.as_ref().map(|w| serde_json::json!({"kind": w.kind, "tile": w.tile, "terms": w.terms.to_vec()}))})).collect::<Vec<_>>()})).collect();
-    std::fs::write(path, serde_json::to_string(&all).unwrap()).unwrap();
-}
-
 /// What `reduce-overhead` chooses without a model.
 fn by_rule(
     program: &kernel_ir::Program,
