@@ -1,5 +1,6 @@
 //! The emulated device as a `gpu_runtime::Driver`. All calls are synchronous.
 
+use std::collections::HashMap;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -28,6 +29,8 @@ pub struct Emulator {
     backward: bool,
     /// Launches of the recording that is under way.
     recorder: Recorder<Launched>,
+    /// What the runtime has the device keep, by keys; of this device alone.
+    kept: Mutex<HashMap<String, String>>,
 }
 
 impl Default for Emulator {
@@ -46,6 +49,7 @@ impl Emulator {
             prefer: None,
             backward: false,
             recorder: Recorder::default(),
+            kept: Mutex::default(),
         }
     }
 
@@ -70,6 +74,7 @@ impl Emulator {
             prefer: Some(variant.into()).filter(|v: &String| !v.is_empty()),
             backward: self.backward,
             recorder: Recorder::default(),
+            kept: Mutex::default(),
         }
     }
 
@@ -149,6 +154,14 @@ impl Driver for Emulator {
 
     fn free_shared(&self, memory: HostMemory) {
         self.memory().free(memory.device);
+    }
+
+    fn load_cached(&self, key: &str) -> Option<String> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
+    }
+
+    fn store_cached(&self, key: &str, value: &str) {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).insert(key.to_owned(), value.to_owned());
     }
 
     unsafe fn upload(&self, to: u64, from: *const u8, bytes: usize) -> Result<(), GpuError> {

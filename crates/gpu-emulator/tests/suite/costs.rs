@@ -1,5 +1,6 @@
 //! Candidates are chosen by the cost model of a target, and those that it cannot tell apart are timed; without a model the
-//! rule chooses. Timing every candidate of a step, from which models are made.
+//! rule chooses. Choices that timing found are kept for each class of steps. What the built-in model chooses for products of any
+//! size computes them. Timing every candidate of a step, from which models are made.
 
 use std::sync::Arc;
 
@@ -9,63 +10,82 @@ use gpu_runtime::{Compiled, CostModel, DeviceMemory, Mode, Settings, measure};
 use kernel_ir::Program;
 use plugin_sdk::{TensorView, bf16};
 
-const N: usize = 192;
-
-fn product() -> Program {
-    r#"kir 1.3
+/// A product of rows, columns and inner points; `transposed` says that the right operand is contiguous along the inner ones.
+fn sized([m, n, k]: [usize; 3], transposed: bool) -> Program {
+    let right = if transposed { [1, k] } else { [n, 1] };
+    let shape = if transposed { [n, k] } else { [k, n] };
+    format!(
+        r#"kir 1.3
 program "product"
-buffer b0 "a" bf16[192, 192]{192, 1}+0 input 0
-buffer b1 "b" bf16[192, 192]{192, 1}+0 input 1
-buffer b2 "y" bf16[192, 192]{192, 1}+0 output
+buffer b0 "a" bf16[{m}, {k}]{{{k}, 1}}+0 input 0
+buffer b1 "b" bf16[{}, {}]{{{}, 1}}+0 input 1
+buffer b2 "y" bf16[{m}, {n}]{{{n}, 1}}+0 output
 input "a" b0
 input "b" b1
-output "y" b2[192, 192]{192, 1}+0
+output "y" b2[{m}, {n}]{{{n}, 1}}+0
 init:
 steps:
 matmul "m" acc f32
-  a b0[192, 192]{192, 1}+0
-  b b1[192, 192]{192, 1}+0
-  epilogue [192, 192]
+  a b0[{m}, {k}]{{{k}, 1}}+0
+  b b1[{k}, {n}]{{{}, {}}}+0
+  epilogue [{m}, {n}]
     v0: f32 = template
     v1: bf16 = cast v0
     v2: bf16 = store b2[i0, i1], v1
 plan bytes 0:
-"#
+"#,
+        shape[0], shape[1], shape[1], right[0], right[1]
+    )
     .parse()
     .unwrap()
+}
+
+fn product() -> Program {
+    sized([192; 3], false)
 }
 
 /// A made-up model in which a kind takes as many microseconds for each launch, and the same time for what it computes.
 fn costs(kinds: &[(&str, f64)]) -> CostModel {
     let mut text = "ferroflux costs 1\narchitecture sm_90\n".to_owned();
     for (kind, us) in kinds {
-        text.push_str(&format!("kind {kind}\nerror 0\nlaunch {us}e-6\ncompute 1e-9\n"));
+        text.push_str(&format!("kind {kind}\nerror 0.5\nlaunch {us}e-6\ncompute 1e-9\n"));
         TERMS[2..].iter().for_each(|term| text.push_str(&format!("{term} 0\n")));
     }
     CostModel::Given(Costs(Arc::new(Model::parse(&text).unwrap())))
 }
 
-/// The implementation that is chosen, after a call whose result is compared with a loop.
+/// The implementation that is chosen on a new device, after a call whose result is compared with a loop.
 fn chosen(costs: CostModel, mode: Mode) -> String {
-    let device = Arc::new(Emulator::new(Target::HOPPER));
-    let settings = Settings { costs, mode, profile: 1, ..Settings::default() };
-    let mut code = Compiled::with(&DeviceMemory::new(device), product(), settings).unwrap();
+    let memory = DeviceMemory::new(Arc::new(Emulator::new(Target::HOPPER)));
+    run(&memory, ([192; 3], false), Settings { costs, mode, ..Settings::default() })
+}
+
+/// The same on a device, for a product of these sizes and layout.
+fn run(
+    memory: &Arc<DeviceMemory<Emulator>>,
+    (sizes @ [m, n, k], transposed): ([usize; 3], bool),
+    settings: Settings,
+) -> String {
+    let settings = Settings { profile: 1, ..settings };
+    let mut code = Compiled::with(memory, sized(sizes, transposed), settings).unwrap();
     code.bind(&[]).unwrap();
-    let values = |salt: usize| -> Vec<bf16> {
-        (0..N * N).map(|i| bf16::from_f32(((i * 7919 + salt) % 17) as f32 - 8.0)).collect()
+    let values = |count: usize, salt: usize| -> Vec<bf16> {
+        (0..count).map(|i| bf16::from_f32(((i * 7919 + salt) % 17) as f32 - 8.0)).collect()
     };
-    let (a, b) = (values(1), values(5));
-    let inputs = [&a, &b]
-        .map(|x| TensorView::from_slice(&x[..], ir_core::DType::BF16, &[192, 192], &[192, 1]).unwrap());
+    let (a, b) = (values(m * k, 1), values(k * n, 5));
+    let shape = |sizes: [usize; 2]| (sizes.map(|s| s as i64), [sizes[1] as i64, 1]);
+    let inputs = [(&a, shape([m, k])), (&b, shape(if transposed { [n, k] } else { [k, n] }))]
+        .map(|(x, (sizes, strides))| TensorView::from_slice(&x[..], ir_core::DType::BF16, &sizes, &strides).unwrap());
     let mut got = Vec::new();
     for _ in 0..2 {
         got = code.execute(&inputs).unwrap();
     }
     // SAFETY: the tensor is contiguous with this many numbers, and memory of the emulated device is host memory.
-    let got = unsafe { std::slice::from_raw_parts(got[0].as_mut_ptr().cast::<bf16>(), N * N) };
-    for (i, j) in [(0, 0), (5, 170), (191, 191), (100, 3)] {
-        let sum: f64 = (0..N).map(|q| a[i * N + q].to_f64() * b[q * N + j].to_f64()).sum();
-        assert!((got[i * N + j].to_f64() - sum).abs() <= sum.abs() / 256.0, "{i}, {j}");
+    let got = unsafe { std::slice::from_raw_parts(got[0].as_mut_ptr().cast::<bf16>(), m * n) };
+    let right = |q: usize, j: usize| b[if transposed { j * k + q } else { q * n + j }].to_f64();
+    for (i, j) in [(0, 0), (m / 3, n - 1), (m - 1, n - 1), (m / 2, n / 5)] {
+        let sum: f64 = (0..k).map(|q| a[i * k + q].to_f64() * right(q, j)).sum();
+        assert!((got[i * n + j].to_f64() - sum).abs() <= sum.abs() / 256.0, "{sizes:?} at {i}, {j}");
     }
     code.profile()[0].implementation.clone()
 }
@@ -107,4 +127,50 @@ fn every_candidate_of_a_step_is_timed() {
         assert!(time.seconds > 0.0);
     }
     assert!(step.times.windows(2).all(|w| w[0].seconds <= w[1].seconds));
+}
+
+#[test]
+fn a_choice_that_a_search_found_is_taken_by_every_mode_of_the_device() {
+    if let Err(why) = gpu_emulator::available() {
+        eprintln!("skipped: {why}");
+        return;
+    }
+    let memory = DeviceMemory::new(Arc::new(Emulator::new(Target::HOPPER)));
+    // All may win, and all are timed.
+    let even = [("mma", 1.0), ("wgmma", 1.0), ("wgmma_persistent", 1.0), ("library", 90.0)];
+    let settings = |kinds: &[(&str, f64)], mode| Settings { costs: costs(kinds), mode, ..Settings::default() };
+    let found = run(&memory, ([192; 3], false), settings(&even, Mode::MaxAutotune));
+    let other = if found.starts_with("mma") { "wgmma_" } else { "mma_" };
+    // A model that would choose another kind.
+    let against = [("mma", 9.0), ("wgmma", 9.0), ("wgmma_persistent", 99.0), ("library", 90.0)]
+        .map(|(kind, us)| (kind, if other.starts_with(kind) { 1.0 } else { us }));
+    for mode in [Mode::Default, Mode::ReduceOverhead, Mode::MaxAutotune] {
+        assert_eq!(run(&memory, ([192; 3], false), settings(&against, mode)), found);
+        assert!(chosen(costs(&against), mode).starts_with(other));
+    }
+    // Another class of steps has no choice yet.
+    let larger = run(&memory, ([256, 192, 192], false), settings(&against, Mode::Default));
+    assert!(larger.starts_with(other), "{larger}");
+}
+
+#[test]
+fn what_the_built_in_model_chooses_computes_products_of_any_size() {
+    if let Err(why) = gpu_emulator::available() {
+        eprintln!("skipped: {why}");
+        return;
+    }
+    let target = Target::of_architecture("sm_90a").unwrap();
+    assert!(target.costs.is_some());
+    let memory = DeviceMemory::new(Arc::new(Emulator::new(target)));
+    let mut seed = 7u64;
+    let mut below = |end: u64| {
+        seed = seed.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        ((seed >> 33) % end) as usize
+    };
+    for mode in [Mode::Default, Mode::ReduceOverhead] {
+        for _ in 0..4 {
+            let sizes = [0; 3].map(|_| [9 + below(240), 8 + 8 * below(24)][below(2)]);
+            run(&memory, (sizes, below(2) == 1), Settings { mode, ..Settings::default() });
+        }
+    }
 }

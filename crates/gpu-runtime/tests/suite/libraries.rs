@@ -124,11 +124,12 @@ fn large_or_wide_or_grouped_or_other_architectures_ask() {
     }
 }
 
-/// A made-up cost model in which every kernel of a kind takes as many microseconds, whatever it does.
+/// A made-up cost model in which every kernel of a kind takes as many microseconds, whatever it does; it is off by a factor of
+/// e to the 0.2 at most.
 fn costs(kinds: &[(&str, f64)]) -> Option<Costs> {
     let mut text = "ferroflux costs 1\narchitecture sm_90\n".to_owned();
     for (kind, us) in kinds {
-        text.push_str(&format!("kind {kind}\nerror 0\nlaunch {us}e-6\n"));
+        text.push_str(&format!("kind {kind}\nerror 0.2\nlaunch {us}e-6\n"));
         TERMS[1..].iter().for_each(|term| text.push_str(&format!("{term} 0\n")));
     }
     Some(Costs(Arc::new(Model::parse(&text).unwrap())))
@@ -142,7 +143,10 @@ fn a_cost_model_says_whether_a_library_is_worth_asking() {
         (9.0, [true, true, true, true]),
         // The first answer of a library takes more than a twentieth of a product is worth.
         (19.0, [false, true, true, true]),
-        (21.0, [false, false, true, true]),
+        // Close enough to be timed.
+        (22.0, [false, true, true, true]),
+        // By the errors of both predictions it cannot be the quickest.
+        (24.0, [false; 4]),
     ] {
         let generated = [("mma", 40.0), ("wgmma", 20.0), ("wgmma_persistent", 30.0)];
         let costs = costs(&[&generated[..], &[("library", library)]].concat());
