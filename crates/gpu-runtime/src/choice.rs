@@ -19,11 +19,6 @@ const CLOSE: f64 = 0.15;
 /// How many candidates of a step are timed at most, the first included.
 const MOST_TIMED: usize = 3;
 
-/// The share of both errors by which a search trusts predictions less than they say: candidates of one step are alike, so they
-/// are off by the same more than predictions of different steps are. Of 236 steps this leaves 0.41 of the candidates, the
-/// quickest of which takes 1.005 of the quickest of all in geometric mean.
-const DOUBT: f64 = 0.5;
-
 /// The candidates of a step.
 #[derive(Default)]
 pub(crate) struct Choices {
@@ -165,7 +160,7 @@ fn may_win(times: &[Option<Prediction>]) -> Vec<bool> {
         return vec![true; times.len()];
     };
     // Independent errors add as squares.
-    let most = |p: &Prediction| first.seconds * (DOUBT * p.error.hypot(first.error)).exp();
+    let most = |p: &Prediction| first.seconds * p.error.hypot(first.error).exp();
     times.iter().map(|time| time.is_none_or(|p| p.seconds <= most(&p))).collect()
 }
 
@@ -207,7 +202,8 @@ mod tests {
             Choices { candidates, seconds, class: class.into() }
         };
         // Two steps of a class have the same kernels.
-        let mut steps = [step("a", 2.0, 3), step("b", 3.0, 2), step("a", 2.0, 3), step("c", 1.0, 3), step("", 0.0, 1)];
+        let mut steps =
+            [step("a", 2.0, 3), step("b", 3.0, 2), step("a", 2.0, 3), step("c", 1.0, 3), step("", 0.0, 1)];
         within_budget(steps.iter_mut(), 4);
         assert_eq!(steps.each_ref().map(|s| s.candidates.len()), [3, 2, 3, 1, 1]);
         within_budget(steps.iter_mut(), 0);
@@ -220,7 +216,7 @@ mod tests {
         assert_eq!(may_win(&[]), []);
         assert_eq!(may_win(&[None, None]), [true, true]);
         assert_eq!(may_win(&[p(1.0, 0.0), p(1.1, 0.0), p(1.0, 0.0)]), [true, false, true]);
-        // Half the hypotenuse of 0.6 and 0.8 is 0.5, a factor of 1.65.
-        assert_eq!(may_win(&[p(1.7, 0.8), p(1.6, 0.8), p(1.0, 0.6), None]), [false, true, true, true]);
+        // The hypotenuse of 0.3 and 0.4 is 0.5, a factor of 1.65.
+        assert_eq!(may_win(&[p(1.7, 0.4), p(1.6, 0.4), p(1.0, 0.3), None]), [false, true, true, true]);
     }
 }

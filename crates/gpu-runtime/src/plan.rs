@@ -208,9 +208,8 @@ impl<'a> Planner<'a> {
         let mut members = Vec::new();
         of_device(&steps[..found.steps], &mut members);
         // Steps that a library computes cannot be fused.
-        let generated = |c: &Result<Choices, GpuError>| {
-            c.as_ref().is_ok_and(|c| single(&c.candidates).is_some())
-        };
+        let generated =
+            |c: &Result<Choices, GpuError>| c.as_ref().is_ok_and(|c| single(&c.candidates).is_some());
         if !self.candidates.iter().take(members.len()).all(generated) {
             return Ok(None);
         }
@@ -345,11 +344,7 @@ impl<'a> Planner<'a> {
     }
 
     /// The candidate that was found for steps of this class, where it is still there.
-    fn found_before(
-        &self,
-        step: &Step,
-        predicted: &Predicted<'_>,
-    ) -> Result<Option<Candidate>, GpuError> {
+    fn found_before(&self, step: &Step, predicted: &Predicted<'_>) -> Result<Option<Candidate>, GpuError> {
         let Some(found) = (self.found)(predicted.class()) else { return Ok(None) };
         let candidates = match found.is_library() {
             true => (self.library)(step),

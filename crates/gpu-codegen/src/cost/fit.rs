@@ -250,7 +250,8 @@ mod tests {
         }
         assert!(model.kinds[0].error < 0.03);
         // Times that are off by a tenth to either side are predicted as well as that.
-        let unsure = |m: &Measured, n: usize| Measured { seconds: m.seconds * [0.9, 1.1][n / 3 % 2], ..m.clone() };
+        let unsure =
+            |m: &Measured, n: usize| Measured { seconds: m.seconds * [0.9, 1.1][n / 3 % 2], ..m.clone() };
         let unsure: Vec<Measured> = measured.iter().enumerate().map(|(n, m)| unsure(m, n)).collect();
         let error = fit("sm_90", Speeds::default(), &unsure).kinds[0].error;
         assert!((0.08..0.15).contains(&error), "{error}");

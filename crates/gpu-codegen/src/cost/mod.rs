@@ -223,7 +223,8 @@ mod tests {
     fn more_work_takes_longer() {
         let model = model();
         let terms: [f64; TERMS.len()] = std::array::from_fn(|n| if n == 0 { 1.0 } else { 100.0 * n as f64 });
-        let predict = |terms| model.predict(&Work { kind: "mma", tile: String::new(), terms }).unwrap().seconds;
+        let predict =
+            |terms| model.predict(&Work { kind: "mma", tile: String::new(), terms }).unwrap().seconds;
         let base = predict(terms);
         for n in 0..TERMS.len() {
             let mut more = terms;
@@ -275,9 +276,12 @@ mod tests {
     fn other_devices_of_the_architecture_have_their_own_speeds() {
         let measured = model();
         let at = |term: &str| TERMS.iter().position(|t| *t == term).unwrap();
-        let ratio = |model: &Model, term| model.kinds[0].seconds[at(term)] / measured.kinds[0].seconds[at(term)];
+        let ratio =
+            |model: &Model, term| model.kinds[0].seconds[at(term)] / measured.kinds[0].seconds[at(term)];
         let other = model().scaled(Speeds { clock: 1000, bandwidth: 5000 });
-        for (term, expected) in [("launch", 1.0), ("compute", 2.0), ("end", 2.0), ("memory", 0.8), ("sums", 0.8)] {
+        for (term, expected) in
+            [("launch", 1.0), ("compute", 2.0), ("end", 2.0), ("memory", 0.8), ("sums", 0.8)]
+        {
             assert!((ratio(&other, term) - expected).abs() < 1e-12, "{term}");
         }
         // Where a speed is not known the measured one stands.

@@ -34,7 +34,11 @@ impl StepWork {
         match step {
             Step::Matmul(k) => {
                 let product = product::matmul::tiled(program, k)?;
-                StepWork::of_product(&product, &|kernels, unit| of_library(&product, unit, kernels, false, target), target)
+                StepWork::of_product(
+                    &product,
+                    &|kernels, unit| of_library(&product, unit, kernels, false, target),
+                    target,
+                )
             }
             Step::Conv(k) => {
                 let product = conv::tiled(program, k, target)?;

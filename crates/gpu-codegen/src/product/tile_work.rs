@@ -288,7 +288,8 @@ fn elements(program: &Program, sizes: &[ir_core::SymExpr]) -> i64 {
 /// The bytes that an epilogue reads and writes, and its operations at each point.
 pub(crate) fn of_epilogue(program: &Program, epilogue: &Epilogue) -> (f64, f64) {
     let (mut bytes, mut operations) = (0.0, 0.0);
-    let all = (0..epilogue.ranges.len()).fold(1, |n: i64, d| n.saturating_mul(hint(program, &epilogue.ranges[d])));
+    let all =
+        (0..epilogue.ranges.len()).fold(1, |n: i64, d| n.saturating_mul(hint(program, &epilogue.ranges[d])));
     for inst in &epilogue.insts {
         match &inst.kind {
             InstKind::Load { buf, index, .. } | InstKind::Store { buf, index, .. } => {
@@ -445,7 +446,8 @@ plan bytes 0:
     #[test]
     fn libraries_copy_uneven_rows_in_parts() {
         let library = |sizes| work(sizes, "neg").library(1).unwrap().clone();
-        let (whole, narrow, odd) = (library([512, 256, 256]), library([512, 256, 252]), library([512, 256, 255]));
+        let (whole, narrow, odd) =
+            (library([512, 256, 256]), library([512, 256, 252]), library([512, 256, 255]));
         assert_eq!([whole.kind, narrow.kind, odd.kind], ["library", "library_narrow", "library_narrow"]);
         assert_eq!(amount(&odd, "copies"), 4.0 * amount(&narrow, "copies"));
         // The number of rows is no stride of a row-major operand; that of columns is one of the result.

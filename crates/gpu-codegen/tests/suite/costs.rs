@@ -25,7 +25,7 @@ fn product(random: &mut Random) -> Program {
     let dtype = ["bf16", "f16", "f32"][random.below(3) as usize];
     // A gap behind each row makes other strides than the sizes.
     let gap = [0, 0, 8, 3][random.below(4) as usize];
-    let mut side = |rows: u64, cols: u64, at: u64| match at {
+    let side = |rows: u64, cols: u64, at: u64| match at {
         0 => (format!("[{rows}, {cols}]{{{}, 1}}", cols + gap), (cols + gap) * rows),
         _ => (format!("[{rows}, {cols}]{{1, {}}}", rows + gap), (rows + gap) * cols),
     };
@@ -78,7 +78,8 @@ fn predictions_are_times_of_candidates_that_a_step_has() {
         // Long products' texts are what takes time here.
         let names: Vec<String> =
             variants(&program, step, &target).unwrap().into_iter().map(|v| v.name).collect();
-        let works = work.generated().iter().inspect(|(name, _)| assert!(names.contains(name), "{name}: {names:?}"));
+        let works =
+            work.generated().iter().inspect(|(name, _)| assert!(names.contains(name), "{name}: {names:?}"));
         for work in works.map(|(_, work)| work).chain((1..4).filter_map(|kernels| work.library(kernels))) {
             let time = model.predict(work).unwrap();
             assert!(time.seconds > 1e-6 && time.seconds < 10.0, "{time:?}: {work:?}\n{program}");

@@ -73,9 +73,11 @@ fn run(
         (0..count).map(|i| bf16::from_f32(((i * 7919 + salt) % 17) as f32 - 8.0)).collect()
     };
     let (a, b) = (values(m * k, 1), values(k * n, 5));
-    let shape = |sizes: [usize; 2]| (sizes.map(|s| s as i64), [sizes[1] as i64, 1]);
-    let inputs = [(&a, shape([m, k])), (&b, shape(if transposed { [n, k] } else { [k, n] }))]
-        .map(|(x, (sizes, strides))| TensorView::from_slice(&x[..], ir_core::DType::BF16, &sizes, &strides).unwrap());
+    let of_right = if transposed { [n, k] } else { [k, n] };
+    let shapes = [[m, k], of_right].map(|sizes| (sizes.map(|s| s as i64), [sizes[1] as i64, 1]));
+    let inputs = [(&a, &shapes[0]), (&b, &shapes[1])].map(|(x, (sizes, strides))| {
+        TensorView::from_slice(&x[..], ir_core::DType::BF16, sizes, strides).unwrap()
+    });
     let mut got = Vec::new();
     for _ in 0..2 {
         got = code.execute(&inputs).unwrap();
@@ -138,7 +140,8 @@ fn a_choice_that_a_search_found_is_taken_by_every_mode_of_the_device() {
     let memory = DeviceMemory::new(Arc::new(Emulator::new(Target::HOPPER)));
     // All may win, and all are timed.
     let even = [("mma", 1.0), ("wgmma", 1.0), ("wgmma_persistent", 1.0), ("library", 90.0)];
-    let settings = |kinds: &[(&str, f64)], mode| Settings { costs: costs(kinds), mode, ..Settings::default() };
+    let settings =
+        |kinds: &[(&str, f64)], mode| Settings { costs: costs(kinds), mode, ..Settings::default() };
     let found = run(&memory, ([192; 3], false), settings(&even, Mode::MaxAutotune));
     let other = if found.starts_with("mma") { "wgmma_" } else { "mma_" };
     // A model that would choose another kind.

@@ -128,8 +128,9 @@ fn errors<'a>(known: &'a [Known], of: &dyn Fn(usize) -> &'a Model, whole: &Model
         for (n, k) in known.iter().enumerate() {
             for (t, work) in all(k).filter(|(_, w)| w.kind == kind) {
                 count += 1;
-                let off =
-                    |model: &Model| model.predict(work).map(|p| (p.seconds / (1e-6 * t.us)).ln().abs().exp() - 1.0);
+                let off = |model: &Model| {
+                    model.predict(work).map(|p| (p.seconds / (1e-6 * t.us)).ln().abs().exp() - 1.0)
+                };
                 held.0.extend(off(of(n)));
                 own.0.extend(off(whole));
             }
