@@ -199,13 +199,18 @@ fn results_of_processes_are_those_of_one() {
     }
 }
 
-/// A trace as JSON, and the number of the process that is a rank in it.
-fn trace(path: &std::path::Path) -> Vec<Value> {
+/// The file of a trace.
+fn trace(path: &std::path::Path) -> Value {
     let text = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    let all: Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
-    all["traceEvents"].as_array().unwrap().clone()
+    serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"))
 }
 
+/// The events in it.
+fn events_of(trace: &Value) -> &[Value] {
+    trace["traceEvents"].as_array().expect("a trace has a list of events")
+}
+
+/// The number of the process that a rank is in a trace.
 fn pid(events: &[Value], name: &str) -> Option<u64> {
     let named = |e: &&Value| e["name"] == "process_name" && e["args"]["name"] == name;
     events.iter().find(named).and_then(|e| e["pid"].as_u64())
@@ -247,18 +252,17 @@ fn the_trace_of_all_processes_is_one_file_on_one_time_axis() {
         .collect();
     names.sort();
     assert_eq!(names, ["digits_train.html", "trace.json"]);
-    let events = trace(&path.join("trace.json"));
+    let all = trace(&path.join("trace.json"));
+    let events = events_of(&all);
     let of = |rank: usize| {
         let pid =
-            pid(&events, &format!("rank {rank} (dp={rank})")).unwrap_or_else(|| panic!("no rank {rank}"));
+            pid(events, &format!("rank {rank} (dp={rank})")).unwrap_or_else(|| panic!("no rank {rank}"));
         assert!(events.iter().any(|e| e["cat"] == "kernel" && e["pid"] == pid));
-        exchanges(&events, pid)
+        exchanges(events, pid)
     };
     let (first, second) = (of(0), of(1));
     assert!(first.len() >= 2 * STEPS && first.len() % STEPS == 0, "{}", first.len());
     assert_eq!(first.len(), second.len());
-    let text = std::fs::read_to_string(path.join("trace.json")).unwrap();
-    let all: Value = serde_json::from_str(&text).unwrap();
     let accuracy = all["otherData"].as_object().unwrap().values().next().unwrap().as_f64().unwrap();
     assert!(accuracy > 0.0 && accuracy < 1e5, "{accuracy}");
     // What a step has exchanged is waited for within the step, and that ends on no rank before all of them have begun.
@@ -290,9 +294,10 @@ fn a_rank_that_is_left_writes_its_own_trace() {
     ranks[1].kill().unwrap();
     assert!(!ended(&mut ranks[0], "the rank that is left"));
     ended(&mut ranks[1], "the rank that was killed");
-    let events = trace(&path.join("trace-rank0.json"));
-    let own = pid(&events, "rank 0 (dp=0)").unwrap();
-    assert!(!exchanges(&events, own).is_empty());
-    assert_eq!(pid(&events, "rank 1 (dp=1)"), None);
+    let all = trace(&path.join("trace-rank0.json"));
+    let events = events_of(&all);
+    let own = pid(events, "rank 0 (dp=0)").unwrap();
+    assert!(!exchanges(events, own).is_empty());
+    assert_eq!(pid(events, "rank 1 (dp=1)"), None);
     assert!(!path.join("trace.json").exists());
 }

@@ -20,7 +20,8 @@
 //! ```
 //!
 //! Ranges are those of the compiler's stages, of guards and captures, of calls of compiled programs and their steps, and the
-//! program's own ([`record_function`]); on a mesh also exchanges between ranks, with their bytes and axis. While something records, a GPU runs a call launch by launch, so that each has its time.
+//! program's own ([`record_function`]); on a mesh also exchanges between ranks, with their bytes and axis. While something
+//! records, a GPU runs a call launch by launch, so that each has its time.
 //! [`Trace::chrome_json`] is the format of Chrome's and Perfetto's viewers. Not here: the report of a compiled program
 //! ([`crate::report`]).
 
