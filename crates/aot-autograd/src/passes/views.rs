@@ -435,7 +435,8 @@ return %r";
             changes(run, &PassCx::default(), &format!("{inputs}\n{lines}\n{product}"), expected);
         };
         check(both, "prims.permute prims.permute prims.matmul");
-        check(turned, "prims.permute prims.permute prims.matmul");
+        // The second of the two permutations of `k` is joined with the first one where the rules are applied next.
+        check(turned, "prims.permute prims.permute prims.permute prims.matmul");
         let one = product.replace("%b", "%f");
         let body = format!("{inputs}\n{one}");
         changes(run, &PassCx::default(), &body, "prims.permute prims.reshape prims.matmul");
