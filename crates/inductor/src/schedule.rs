@@ -60,7 +60,9 @@ impl Schedule {
     pub(crate) fn is_read_outside(&self, defs: &Defs, id: BufId) -> bool {
         let own = self.group_of.get(&id);
         let outside = |readers: &Vec<usize>| readers.iter().any(|g| Some(g) != own);
-        defs.get(id).output || self.readers.get(&id).is_some_and(outside)
+        let def = defs.get(id);
+        // What reads the whole that it is a part of is outside of its group.
+        def.output || def.place.is_some() || self.readers.get(&id).is_some_and(outside)
     }
     fn note_readers(&mut self, defs: &Defs) {
         let is_secondary = |id: &BufId| matches!(defs.get(*id).kind, DefKind::SecondaryOutput { .. });
@@ -85,7 +87,9 @@ pub(crate) fn schedule(defs: &mut Defs) -> Schedule {
     let mut s = Schedule::default();
     let needed = needed(defs, &mut s);
     for &id in &defs.order {
-        if !needed.contains(&id) || matches!(defs.get(id).kind, DefKind::Input | DefKind::Constant) {
+        if !needed.contains(&id)
+            || matches!(defs.get(id).kind, DefKind::Input | DefKind::Constant | DefKind::Joined { .. })
+        {
             continue;
         }
         // Values that are computed once, before every call, are not a hindrance.
@@ -164,6 +168,9 @@ fn needed(defs: &Defs, s: &mut Schedule) -> FxHashSet<BufId> {
 fn loads_of(defs: &Defs, id: BufId) -> Vec<(BufId, Shape)> {
     let def = defs.get(id);
     let mut loads = loads_of_memory(defs, id);
+    // A concatenation is there when its parts are, which are read as a whole.
+    let parts: Vec<BufId> = loads.iter().flat_map(|(read, _)| defs.stored_parts(*read)).collect();
+    loads.extend(parts.into_iter().map(|part| (part, Shape::new())));
     let own = def.sizes.iter().chain(&def.strides);
     let mut binders = defs.binders_of(own);
     binders.extend(defs.binders_of(loads.iter().flat_map(|(_, index)| index)));
@@ -227,6 +234,9 @@ fn loads_of_memory(defs: &Defs, id: BufId) -> Vec<(BufId, Shape)> {
         DefKind::SecondaryOutput { template } => return whole(template).into_iter().collect(),
         DefKind::Extern { inputs, .. } => return inputs.iter().filter_map(whole).collect(),
         DefKind::Control { call, .. } => return call.reads().iter().filter_map(whole).collect(),
+        DefKind::Joined { .. } => {
+            return defs.stored_parts(id).into_iter().map(|part| (part, Shape::new())).collect();
+        }
         DefKind::Input | DefKind::Constant => return Vec::new(),
         _ => {}
     }
@@ -311,6 +321,10 @@ fn join(defs: &Defs, group: &Group, id: BufId, loads: &[(BufId, Shape)]) -> Opti
         .iter()
         .filter_map(|(buf, index)| group.members.iter().find(|m| m.def == *buf).map(|m| (m, index)))
         .collect();
+    // What is read as a whole is complete only after the kernel.
+    if reads.iter().any(|(member, index)| index.len() < defs.get(member.def).sizes.len()) {
+        return None;
+    }
     let pure = group.members.iter().all(|m| m.inner.is_empty());
     if matches!(def.kind, DefKind::Loop { .. })
         && pure

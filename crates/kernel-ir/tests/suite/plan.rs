@@ -84,3 +84,41 @@ fn what_is_read_later_is_kept() {
     program.plan = kernel_ir::ArenaPlan::of(&program);
     assert_eq!(bytes(&program), 512);
 }
+
+/// The bytes of the arena where epilogues of templates may write over what they read.
+fn bytes_over_operands(program: &Program) -> u64 {
+    program.plan.place_over_operands(program, &|_| None).unwrap().1
+}
+
+/// A product of `a` and the input whose epilogue adds `addend` to it.
+fn product(addend: &str) -> Program {
+    let body = format!(
+        "matmul \"second\" acc f32
+  a b1[8, 8]{{8, 1}}+0
+  b b0[8, 8]{{8, 1}}+0
+  epilogue [8, 8]
+    v0: f32 = template
+    v1: f32 = load {addend}
+    v2: f32 = add v0, v1
+    v3: f32 = store b2[8*i0 + i1], v2"
+    );
+    chain("f32[64]{1}", &body)
+}
+
+#[test]
+fn an_epilogue_writes_over_what_it_adds_and_never_over_what_is_multiplied() {
+    let factor = product("b1[8*i0 + i1]");
+    assert_eq!(bytes_over_operands(&factor), 512);
+    // The same with a product of other memory.
+    let text = product("b1[8*i0 + i1]").to_string().replace("  a b1[8, 8]", "  a b0[8, 8]");
+    let mut addend: Program = text.parse().unwrap();
+    addend.plan = kernel_ir::ArenaPlan::of(&addend);
+    kernel_ir::verify(&addend).unwrap();
+    assert_eq!(bytes_over_operands(&addend), 256);
+    // Executors that store sums there first keep them apart.
+    assert_eq!(bytes(&addend), 512);
+    let elsewhere = text.replace("load b1[8*i0 + i1]", "load b1[8*i1 + i0]");
+    let mut elsewhere: Program = elsewhere.parse().unwrap();
+    elsewhere.plan = kernel_ir::ArenaPlan::of(&elsewhere);
+    assert_eq!(bytes_over_operands(&elsewhere), 512);
+}

@@ -12,7 +12,7 @@ mod generate;
 mod judge;
 mod ops;
 mod patterns;
-mod rng;
+pub(crate) mod rng;
 mod shrink;
 
 use std::time::{Duration, Instant};
