@@ -135,8 +135,11 @@ fn as_rank(
     })?;
     let done = body(Some(&member));
     match &done {
-        // Others may still need this rank's memory.
-        Ok(()) => member.barrier()?,
+        Ok(()) => {
+            ferroflux::report::gather(&member)?;
+            // Others may still need this rank's memory.
+            member.barrier()?;
+        }
         Err(error) => {
             if place.rank > 0 {
                 crate::report::print(error);

@@ -16,7 +16,7 @@ use crate::cache::{Caller, Form, Lookup, Stage, get_or_compile};
 use crate::graph_plugin;
 use crate::mesh::{Member, MeshOptions};
 use crate::pipeline::{self, Cx, KernelOptions, Kernels, StageId};
-use crate::profiler::{Category, span};
+use crate::profiler::{Category, as_rank, span};
 use crate::seeds::{seed_place, seed_tensor};
 use crate::{Error, Options};
 
@@ -374,6 +374,7 @@ impl Code {
         if let Some((place, seed)) = &seed {
             all.insert((*place).min(all.len()), Arg::Read(seed));
         }
+        let _rank = self.member.as_ref().map(|m| as_rank(m.rank()));
         let range = span(Category::Launch, || format!("run on {}", self.backend.name()));
         let turn = self.member.as_ref().map(Member::turn);
         let outputs = execute(&self.code, &mut all)?;

@@ -16,7 +16,7 @@ use crate::code::{Code, Optimized, Weights};
 use crate::explain::{Explanation, explain};
 use crate::graph_plugin;
 use crate::inputs::{Arguments, Input, InputInfo};
-use crate::mesh::{MeshOptions, Parts, Sharded};
+use crate::mesh::{MeshOptions, Sharded};
 use crate::pipeline::{self, Cx, KernelOptions, StageId};
 use crate::profiler::{self, Category, span};
 use crate::recipe::Maker;
@@ -88,26 +88,27 @@ impl Compiled {
         let graph = program.known_graph();
         let lookup = Lookup::new(Stage::Captured, &graph, program.name(), backend, options);
         let lookup = lookup.filter(|_| options.mesh.is_none());
-        let ((form, code, from_cache), parts) = match &options.mesh {
+        let ((form, code, from_cache), local) = match &options.mesh {
             None => {
                 let form = compiled_form(program, backend, options, (lookup.as_ref(), Lends::default()))?;
                 (form, None)
             }
             Some(mesh) => {
-                let (form, code, parts) = form_of_rank(program, backend, options, mesh)?;
-                ((form, code, false), Some(parts))
+                let (form, code, local) = form_of_rank(program, backend, options, mesh)?;
+                ((form, code, false), Some(local))
             }
         };
+        let parts = local.as_ref().map(|l| &l.parts);
         let maker = Maker::of(backend, options);
         let weight = |name: &str| {
-            let part = parts.as_ref().map(|p| p.placed(name)).transpose()?.flatten();
+            let part = parts.map(|p| p.placed(name)).transpose()?.flatten();
             if let (Some(part), Some(maker)) = (&part, &maker)
                 && let Some(made) = program.weight_part(name, maker, part)?
             {
                 return Ok(Some(made));
             }
             let whole = program.weight_value(name, maker.as_ref())?;
-            match (&parts, whole) {
+            match (parts, whole) {
                 // A part of a weight is cut from the whole on the host.
                 (Some(parts), Some(Value::Device(whole))) if parts.get(name).is_some() => {
                     parts.cut_value(name, backend.to_host(&whole)?.into()).map(Some)
@@ -128,7 +129,7 @@ impl Compiled {
             backend,
             options,
             code: &code,
-            prims: &|| program.optimized(),
+            prims: &|| local.as_ref().map_or_else(|| program.optimized(), |l| Ok(l.graph.clone())),
         });
         let Caller::Model(wiring) = form.caller else {
             return Err(Error::Internal("a compiled model without its inputs and outputs".into()));
@@ -436,7 +437,7 @@ fn form_of_rank(
     backend: &LoadedBackend,
     options: &Options,
     mesh: &MeshOptions,
-) -> Result<(Form, LoadedExecutable, Parts), Error> {
+) -> Result<(Form, LoadedExecutable, Sharded), Error> {
     let cx = Cx::inference()?.mixed(options.mixed(backend));
     let functional = program.through(StageId::Functional, &cx)?;
     let caller = Caller::Model(Wiring::of(&functional));
@@ -447,7 +448,8 @@ fn form_of_rank(
     let optimized = Optimized { graph, shown };
     let compile = |wanted: &KernelOptions| optimized.compile(backend, options, wanted, (None, &cx));
     let (kernels, executable) = mesh.compile(&wanted, compile)?;
-    Ok((Form { kernels, shown: optimized.shown, caller }, executable, parts))
+    let Optimized { graph, shown } = optimized;
+    Ok((Form { kernels, shown, caller }, executable, Sharded { graph, parts }))
 }
 
 impl Wiring {

@@ -32,6 +32,12 @@ pub(crate) fn fresh_base() -> u64 {
     RandomState::new().hash_one(0u8)
 }
 
+/// A number that no other process has.
+pub(crate) fn of_process() -> u64 {
+    static OWN: std::sync::OnceLock<u64> = std::sync::OnceLock::new();
+    *OWN.get_or_init(|| formula::splitmix64(fresh_base() ^ u64::from(std::process::id())))
+}
+
 /// The seed of call number `call`.
 pub(crate) fn seed_of(base: u64, call: u64) -> u64 {
     formula::splitmix64(base ^ formula::splitmix64(call))

@@ -2,8 +2,9 @@
 //! set and joined, which real devices do not.
 
 use std::sync::Mutex;
+use std::time::Instant;
 
-use gpu_runtime::{GpuError, SideStream};
+use gpu_runtime::{GpuError, SideStream, Timed};
 use plugin_sdk::Stream;
 
 use crate::driver::locked;
@@ -16,11 +17,14 @@ struct State {
     followed: bool,
     /// For each mark whether it was set.
     set: Vec<bool>,
+    /// The times of the work, while someone watches, and the beginning of what has not ended.
+    watched: Option<Vec<Timed>>,
+    since: Option<Instant>,
 }
 
 impl Side {
     pub(crate) fn new(marks: usize) -> Side {
-        Side(Mutex::new(State { followed: false, set: vec![false; marks] }))
+        Side(Mutex::new(State { followed: false, set: vec![false; marks], watched: None, since: None }))
     }
 }
 
@@ -35,7 +39,9 @@ impl SideStream for Side {
     }
 
     fn follow(&self) -> Result<(), GpuError> {
-        locked(&self.0).followed = true;
+        let mut state = locked(&self.0);
+        state.followed = true;
+        state.since = Some(Instant::now());
         Ok(())
     }
 
@@ -49,6 +55,9 @@ impl SideStream for Side {
             return Err(wrong("is set behind work that did not follow the device's", n));
         }
         state.set[n] = true;
+        if let (Some(since), Some(watched)) = (state.since.take(), &mut state.watched) {
+            watched.push(Timed { begin: 0.0, seconds: since.elapsed().as_secs_f64() });
+        }
         Ok(())
     }
 
@@ -57,5 +66,13 @@ impl SideStream for Side {
             Some(true) => Ok(()),
             _ => Err(wrong("is waited for before it was set", n)),
         }
+    }
+
+    fn watch(&self, on: bool) {
+        locked(&self.0).watched = on.then(Vec::new);
+    }
+
+    fn spans(&self) -> Result<Vec<Timed>, GpuError> {
+        Ok(locked(&self.0).watched.clone().unwrap_or_default())
     }
 }

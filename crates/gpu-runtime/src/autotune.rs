@@ -178,7 +178,7 @@ impl<D: Driver> Search<'_, D> {
             _ if n % 2 == 0 => Ok(()),
             _ => self.run(candidate, buffers, &scratch),
         })?;
-        let mut times: Vec<f64> = times.into_iter().skip(1).step_by(2).collect();
+        let mut times: Vec<f64> = times.into_iter().skip(1).step_by(2).map(|t| t.seconds).collect();
         times.sort_by(f64::total_cmp);
         times.get(times.len() / 2).copied().ok_or_else(|| GpuError::Malformed("no times".into()))
     }

@@ -5,6 +5,7 @@
 use gpu_codegen::{Kernel, Variant};
 use ir_core::SymExpr;
 use kernel_ir::BufId;
+use kernel_ir::runtime::Sizes;
 
 use crate::GpuError;
 
@@ -52,6 +53,24 @@ pub trait LibraryCall: Send + Sync {
     /// # Safety
     /// The addresses are device memory as large as the step's buffers and the candidate's scratch buffers.
     unsafe fn run(&self, work: &Work<'_>) -> Result<(), GpuError>;
+    /// What it exchanges with other ranks at these sizes, or waits for; `None` where it does neither.
+    fn exchanged(&self, _sizes: &Sizes) -> Option<Exchanged> {
+        None
+    }
+}
+
+/// What a call exchanges with other ranks, or waits for.
+pub struct Exchanged {
+    /// Its kind: the name of an exchange, or `wait`.
+    pub what: &'static str,
+    /// The group; empty of a wait.
+    pub group: String,
+    /// Bytes of the operands or the results, whichever are more.
+    pub bytes: u64,
+    /// The number of the program's exchanges.
+    pub exchanges: u64,
+    /// The mark behind it on a second stream, or the one that is waited for.
+    pub mark: Option<usize>,
 }
 
 /// The arguments of a library call.

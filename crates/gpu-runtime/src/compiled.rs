@@ -18,7 +18,7 @@ use crate::plan::{DeviceStep, PlannedStep, Planner, widened};
 use crate::prepare::{LaunchContext, Layout, Prepared, ProgramMemory};
 use crate::profile::{self, StepTime};
 use crate::transfer::{owned, upload};
-use crate::{Block, DeviceMemory, Driver, GpuError, Settings, autotune};
+use crate::{Block, DeviceMemory, Driver, GpuError, Settings, Timed, autotune};
 
 /// Maximum number of size sets that stay prepared; the least recently used are dropped.
 const MAX_PREPARED: usize = 64;
@@ -485,13 +485,17 @@ impl<D: Driver> Compiled<D> {
         // SAFETY: every address is memory of this call, as large as its buffer, by the memory plan, the blocks above and
         // the checks of the inputs.
         let mut one = |n: usize| unsafe { list.launch(n, &on) };
+        let told = profiled && observed;
+        if told {
+            self.groups.watch();
+        }
         let launched = match profiled {
             true => self.driver().timed(list.calls.len(), &mut one),
             false => (0..list.calls.len()).try_for_each(one).map(|()| Vec::new()),
         };
         let times = self.ended(launched)?;
-        if profiled && observed {
-            self.report_steps(entry, &times);
+        if told {
+            self.report_steps(entry, &times, &self.groups.watched()?);
         }
         if profiled && wanted {
             self.note_times(entry, &times);
@@ -631,9 +635,9 @@ impl<D: Driver> Compiled<D> {
     }
 
     /// Accumulates the times of a call's launches, and logs their means when enough calls were timed.
-    fn note_times(&self, entry: &mut Entry<D>, times: &[f64]) {
+    fn note_times(&self, entry: &mut Entry<D>, times: &[Timed]) {
         entry.times.resize(times.len(), 0.0);
-        entry.times.iter_mut().zip(times).for_each(|(sum, t)| *sum += t);
+        entry.times.iter_mut().zip(times).for_each(|(sum, t)| *sum += t.seconds);
         entry.timed += 1;
         if entry.timed == self.settings.profile {
             let table = profile::table(self.means(entry));

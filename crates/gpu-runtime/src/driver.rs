@@ -144,7 +144,7 @@ pub trait Driver: Send + Sync + 'static {
         let _ = work;
         Ok(None)
     }
-    /// Runs pieces of work one after another and returns the device time of each in seconds.
+    /// Runs pieces of work one after another and returns the device's times of each.
     ///
     /// # Errors
     /// The errors of the work.
@@ -152,13 +152,14 @@ pub trait Driver: Send + Sync + 'static {
         &self,
         pieces: usize,
         run: &mut dyn FnMut(usize) -> Result<(), GpuError>,
-    ) -> Result<Vec<f64>, GpuError> {
+    ) -> Result<Vec<Timed>, GpuError> {
         self.synchronize()?;
+        let first = Instant::now();
         let mut one = |n| {
             let start = Instant::now();
             run(n)?;
             self.synchronize()?;
-            Ok(start.elapsed().as_secs_f64())
+            Ok(Timed { begin: (start - first).as_secs_f64(), seconds: start.elapsed().as_secs_f64() })
         };
         (0..pieces).map(&mut one).collect()
     }
@@ -173,6 +174,15 @@ pub trait Driver: Send + Sync + 'static {
     }
     /// Stores a text under a key for later processes; failures are ignored.
     fn store_cached(&self, _key: &str, _value: &str) {}
+}
+
+/// When a piece of work ran on the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Timed {
+    /// Seconds from the beginning of the first piece to that of this one.
+    pub begin: f64,
+    /// Seconds that it took.
+    pub seconds: f64,
 }
 
 /// A second stream of a device, whose work may run beside that of the device's own one. All of it is recorded with the work of
@@ -195,6 +205,17 @@ pub trait SideStream: Send + Sync {
     /// # Errors
     /// The errors of [`mark`](Self::mark).
     fn join(&self, n: usize) -> Result<(), GpuError>;
+    /// Notes the times of the work between [`follow`](Self::follow) and [`mark`](Self::mark) from now on, or no longer. What was
+    /// noted before is forgotten.
+    fn watch(&self, _on: bool) {}
+    /// The times of each such work since [`watch`](Self::watch), in order, counted from where the device's stream was followed.
+    /// Waits for the work. Empty where the stream notes no times.
+    ///
+    /// # Errors
+    /// The device is lost.
+    fn spans(&self) -> Result<Vec<Timed>, GpuError> {
+        Ok(Vec::new())
+    }
 }
 
 /// Host memory that kernels can access ([`Driver::allocate_shared`]).

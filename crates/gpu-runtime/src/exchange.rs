@@ -10,13 +10,13 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ir_core::{DType, SymExpr};
-use kernel_ir::runtime::{Collectives, Exchange, ExchangeError, Ticket};
+use kernel_ir::runtime::{Collectives, Exchange, ExchangeError, Sizes, Ticket};
 use kernel_ir::{Collective, CollectiveOp, ExternCall, ExternOp, Operand, Program, SELF_GROUP, Step};
 use plugin_sdk::{Groups, Stream};
 use rustc_hash::FxHashMap;
 
 use crate::overlap::{Role, Roles};
-use crate::{Candidate, Driver, GpuError, LibraryCall, Part, SideStream, Work};
+use crate::{Candidate, Driver, Exchanged, GpuError, LibraryCall, Part, SideStream, Timed, Work};
 
 /// The groups of a program's exchanges, given after it was compiled, and what runs beside its other work.
 pub(crate) struct SharedGroups {
@@ -35,6 +35,8 @@ struct Attached {
     open: Vec<usize>,
     /// Of devices without streams: what was started, by its mark.
     pending: Vec<(usize, Started)>,
+    /// While the side stream is watched: the marks of its work, in order.
+    watched: Option<Vec<usize>>,
 }
 
 /// An exchange that was started.
@@ -105,12 +107,37 @@ impl SharedGroups {
         // All of them are waited for, and the first error counts.
         let done: Vec<_> =
             pending.iter().map(|(_, started)| started.wait(attached.groups.as_ref())).collect();
+        // What was to be watched has failed.
+        if let (Some(_), Some(side)) = (attached.watched.take(), &self.side) {
+            side.watch(false);
+        }
         if let (false, Some(side)) = (std::mem::take(&mut attached.open).is_empty(), &self.side) {
             // Marks may be those of a recording that was given up.
             side.mark(self.marks)?;
             side.join(self.marks)?;
         }
         done.into_iter().collect()
+    }
+
+    /// Notes the times of exchanges on the side stream from now on.
+    pub(crate) fn watch(&self) {
+        if let Some(side) = &self.side {
+            side.watch(true);
+            self.lock().watched = Some(Vec::new());
+        }
+    }
+
+    /// The times of the exchanges on the side stream since it is watched, by their marks: from where the device's stream had come.
+    /// It is no longer watched.
+    ///
+    /// # Errors
+    /// The device is lost.
+    pub(crate) fn watched(&self) -> Result<FxHashMap<usize, Timed>, GpuError> {
+        let Some(side) = &self.side else { return Ok(FxHashMap::default()) };
+        let spans = side.spans();
+        side.watch(false);
+        let marks = self.lock().watched.take().unwrap_or_default();
+        Ok(marks.into_iter().zip(spans?).collect())
     }
 
     /// Orders all exchanges up to a mark before later work of the device's stream.
@@ -170,6 +197,11 @@ struct WaitCall {
 impl LibraryCall for WaitCall {
     unsafe fn run(&self, _: &Work<'_>) -> Result<(), GpuError> {
         self.groups.join(self.mark)
+    }
+
+    fn exchanged(&self, _: &Sizes) -> Option<Exchanged> {
+        let (group, mark) = (String::new(), Some(self.mark));
+        Some(Exchanged { what: "wait", group, bytes: 0, exchanges: 0, mark })
     }
 }
 
@@ -266,6 +298,15 @@ impl Member {
             input: input.clone(),
             output: output.clone(),
         })
+    }
+
+    /// Bytes of the operand or the result, whichever are more.
+    fn bytes(&self, sizes: &Sizes) -> u64 {
+        let elements = |o: &Operand| {
+            let size = |e: &SymExpr| sizes.eval(e).unwrap_or(0).max(0) as u64;
+            o.sizes.iter().map(size).product::<u64>()
+        };
+        elements(&self.input).max(elements(&self.output)) * self.dtype.size() as u64
     }
 
     fn place(&self, operand: &Operand, work: &Work<'_>) -> Result<Place, GpuError> {
@@ -368,6 +409,7 @@ impl<D: Driver> LibraryCall for ExchangeCall<D> {
                 // operands, by the program's waits and the memory plan.
                 let started = unsafe { self.start(groups, &with, side.stream()) }?;
                 side.mark(mark)?;
+                attached.watched.iter_mut().for_each(|marks| marks.push(mark));
                 started
             }
             _ => {
@@ -384,5 +426,12 @@ impl<D: Driver> LibraryCall for ExchangeCall<D> {
             (_, false) => drop(started.into_iter().last().map(|s| attached.latest.insert(group, s))),
         }
         Ok(())
+    }
+
+    fn exchanged(&self, sizes: &Sizes) -> Option<Exchanged> {
+        let first = self.members.first().filter(|m| m.what.group != SELF_GROUP)?;
+        let (what, group) = (first.what.op.name(), first.what.group.clone());
+        let bytes = self.members.iter().map(|m| m.bytes(sizes)).sum();
+        Some(Exchanged { what, group, bytes, exchanges: self.members.len() as u64, mark: self.mark })
     }
 }

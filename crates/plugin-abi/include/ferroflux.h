@@ -688,6 +688,17 @@ typedef struct FfxStepRun {
   uint64_t ago;
   // Nanoseconds that it took.
   uint64_t duration;
+  // What it exchanges with other ranks: `all_reduce` and the like, or `wait` where it waits for exchanges that were started;
+  // empty of a step that computes.
+  struct FfxStr exchange;
+  // Name of the group whose ranks exchange; empty of a step that computes.
+  struct FfxStr group;
+  // Of an exchange the bytes of its operand or its result on this rank, whichever are more; 0 of a step that computes.
+  uint64_t bytes;
+  // How many exchanges of the program it is: several where they run as one; 0 of a step that computes.
+  uint64_t exchanges;
+  // The number of the order on the device in which it ran: 0 is the one of the device's other steps, others run beside it.
+  uint64_t stream;
 } FfxStepRun;
 
 // Receives one run of a step, which is borrowed for the call, on the thread that calls `execute`, before that returns.

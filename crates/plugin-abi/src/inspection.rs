@@ -41,6 +41,17 @@ pub struct FfxStepRun {
     pub ago: u64,
     /// Nanoseconds that it took.
     pub duration: u64,
+    /// What it exchanges with other ranks: `all_reduce` and the like, or `wait` where it waits for exchanges that were started;
+    /// empty of a step that computes.
+    pub exchange: FfxStr,
+    /// Name of the group whose ranks exchange; empty of a step that computes.
+    pub group: FfxStr,
+    /// Of an exchange the bytes of its operand or its result on this rank, whichever are more; 0 of a step that computes.
+    pub bytes: u64,
+    /// How many exchanges of the program it is: several where they run as one; 0 of a step that computes.
+    pub exchanges: u64,
+    /// The number of the order on the device in which it ran: 0 is the one of the device's other steps, others run beside it.
+    pub stream: u64,
 }
 
 /// Receives one text, which is borrowed for the call. `user` is the pointer that the caller passed with this function.
@@ -79,6 +90,6 @@ unsafe impl Sync for FfxInspection {}
 
 tables! {
     FfxListing { step, language, text }
-    FfxStepRun { device, program, step, ago, duration }
+    FfxStepRun { device, program, step, ago, duration, exchange, group, bytes, exchanges, stream }
     FfxInspection { listings, observe }
 }

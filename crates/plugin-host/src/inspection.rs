@@ -34,6 +34,23 @@ pub struct StepRun {
     pub ago: Duration,
     /// Its time.
     pub duration: Duration,
+    /// What it exchanged; `None` of a step that computes.
+    pub exchange: Option<ExchangeRun>,
+    /// The number of the order on the device in which it ran: 0 is that of the device's other steps.
+    pub stream: u64,
+}
+
+/// What a step exchanged with other ranks, or waited for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExchangeRun {
+    /// What it was: `all_reduce`, `wait`.
+    pub what: String,
+    /// The group of ranks.
+    pub group: String,
+    /// Bytes of its operand or its result on this rank, whichever are more.
+    pub bytes: u64,
+    /// How many exchanges of the program ran as this one.
+    pub exchanges: u64,
 }
 
 /// Called with each step, on the thread of the call that ran it.

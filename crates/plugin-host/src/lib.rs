@@ -48,7 +48,7 @@ pub use discovery::{Folder, PATH_VARIABLE, SearchPath};
 pub use error::{HostError, PluginFailure};
 pub use executable::LoadedExecutable;
 pub use info::{BackendInfo, DeviceInfo, MemoryEstimate, OptionInfo, OptionKind, Refusal, Source};
-pub use inspection::{Listing, StepObserver, StepRun, observe_steps};
+pub use inspection::{ExchangeRun, Listing, StepObserver, StepRun, observe_steps};
 pub use ir_core::nearest;
 pub use library::entry_of;
 pub use manifest::{Manifest, target_triple};

@@ -10,7 +10,7 @@ use plugin_abi::{
     FfxStr, Table, text_bytes,
 };
 
-use crate::inspection::{Listing, StepRun};
+use crate::inspection::{ExchangeRun, Listing, StepRun};
 use crate::{DeviceInfo, OptionInfo, OptionKind, PluginFailure, Refusal};
 
 /// Most entries of an array in a description: a larger count is a bug, not a list.
@@ -125,7 +125,17 @@ pub(crate) unsafe fn step_run(ptr: *const FfxStepRun) -> Result<StepRun, Malform
     unsafe {
         let r = table(ptr)?;
         let (ago, duration) = (Duration::from_nanos(r.ago), Duration::from_nanos(r.duration));
-        Ok(StepRun { program: text(r.program)?, step: text(r.step)?, device: r.device, ago, duration })
+        let (what, group) = (text(r.exchange)?, text(r.group)?);
+        let exchange = ExchangeRun { what, group, bytes: r.bytes, exchanges: r.exchanges };
+        Ok(StepRun {
+            program: text(r.program)?,
+            step: text(r.step)?,
+            device: r.device,
+            ago,
+            duration,
+            exchange: Some(exchange).filter(|e| !e.what.is_empty()),
+            stream: r.stream,
+        })
     }
 }
 

@@ -60,9 +60,36 @@ pub fn steps_wanted() -> bool {
     !TARGET.load(Ordering::Relaxed).is_null()
 }
 
+/// What a step exchanged with other ranks, or waited for.
+#[derive(Clone, Copy, Debug)]
+pub struct ExchangeRun<'a> {
+    /// What it was: `all_reduce`, `wait`.
+    pub what: &'a str,
+    /// The group of ranks.
+    pub group: &'a str,
+    /// Bytes of its operand or its result on this rank, whichever are more.
+    pub bytes: u64,
+    /// How many exchanges of the program ran as this one.
+    pub exchanges: u64,
+    /// The number of the device's stream: 0 is that of the other steps.
+    pub stream: u64,
+}
+
 /// Tells the host of a step that began `ago` before now and took `duration`. To be called on the thread of `execute`, before that
 /// returns. Nothing happens where no host observes.
 pub fn step_ran(program: &str, step: &str, device: DeviceId, ago: Duration, duration: Duration) {
+    let none = ExchangeRun { what: "", group: "", bytes: 0, exchanges: 0, stream: 0 };
+    exchange_ran((program, step), device, (ago, duration), &none);
+}
+
+/// The same of a step that exchanges data with other ranks or waits for that: of a program and its step, on a device, with the
+/// times of [`step_ran`].
+pub fn exchange_ran(
+    (program, step): (&str, &str),
+    device: DeviceId,
+    (ago, duration): (Duration, Duration),
+    exchange: &ExchangeRun<'_>,
+) {
     let nanos = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
     // SAFETY: null, or one of the observers that stay for the life of the process.
     let Some(target) = (unsafe { TARGET.load(Ordering::Acquire).as_ref() }) else { return };
@@ -73,6 +100,11 @@ pub fn step_ran(program: &str, step: &str, device: DeviceId, ago: Duration, dura
         step: FfxStr::new(step),
         ago: nanos(ago),
         duration: nanos(duration),
+        exchange: FfxStr::new(exchange.what),
+        group: FfxStr::new(exchange.group),
+        bytes: exchange.bytes,
+        exchanges: exchange.exchanges,
+        stream: exchange.stream,
     };
     // SAFETY: the host's pair of function and pointer; the struct and its texts live through the call.
     unsafe { (target.sink)(target.user, &run) }

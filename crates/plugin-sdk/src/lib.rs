@@ -190,7 +190,7 @@ pub use collectives::{BlockExchange, CollectiveEngine, Communicator, Groups, Wor
 pub use describe::{Description, DeviceInfo};
 pub use error::{ErrorKind, PluginError};
 pub use host::{Host, LogLevel};
-pub use inspection::{Listing, step_ran, steps_wanted};
+pub use inspection::{ExchangeRun, Listing, exchange_ran, step_ran, steps_wanted};
 pub use options::{OptionKind, OptionSpec, Options};
 pub use owned::{OwnedTensor, UninitTensor};
 pub use program::{CompileRequest, ProgramBytes};

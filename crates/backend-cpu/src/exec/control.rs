@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use ir_core::EntityId;
-use kernel_ir::runtime::{Exchanges, Exec, Number, Sizes};
+use kernel_ir::runtime::{ExchangeStep, Exchanged, Exchanges, Exec, Number, Sizes};
 use kernel_ir::{BufId, Program};
 use plugin_sdk::dlpack::DL_CPU;
-use plugin_sdk::{DeviceId, step_ran, steps_wanted};
+use plugin_sdk::{DeviceId, ExchangeRun, exchange_ran, step_ran, steps_wanted};
 
 use super::error::Written;
 use super::memory::Block;
@@ -59,6 +59,21 @@ impl Running<'_> {
         done
     }
 
+    /// An exchange with other ranks, or the wait for one.
+    fn exchange(&mut self, name: &str, step: &ExchangeStep) -> Result<(), ExecError> {
+        let start = steps_wanted().then(std::time::Instant::now);
+        let Running { buffers, sizes, exchanges, .. } = self;
+        // SAFETY: every buffer of the call has memory as large as its sizes require until the call ends, which drops the
+        // exchanges first.
+        let done = unsafe { step.run(&|root| buffers.0[root], sizes, exchanges) }?;
+        if let (Some(start), Some(Exchanged { what, group, bytes })) = (start, done) {
+            let took = start.elapsed();
+            let run = ExchangeRun { what, group: &group, bytes, exchanges: 1, stream: 0 };
+            exchange_ran((&self.program.name, name), HOST, (took, took), &run);
+        }
+        Ok(())
+    }
+
     /// The error for an index out of bounds in a kernel of a step.
     fn out_of_bounds(&self, step: &str, OutOfBounds { site, index, size }: OutOfBounds) -> ExecError {
         // PROOF: the verifier checked that checks name sites of the program.
@@ -88,10 +103,7 @@ impl Exec for Running<'_> {
             }
         }
         if let Op::Exchange(exchange) = op {
-            let Running { buffers, sizes, exchanges, .. } = self;
-            // SAFETY: every buffer of the call has memory as large as its sizes require until the call ends, which drops the
-            // exchanges first.
-            return Ok(unsafe { exchange.run(&|root| buffers.0[root], sizes, exchanges) }?);
+            return self.exchange(&step.name, exchange);
         }
         self.operation(&step.name, op)?;
         self.fault.get().map_or(Ok(()), |found| Err(self.out_of_bounds(&step.name, found)))

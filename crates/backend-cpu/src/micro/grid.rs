@@ -32,12 +32,20 @@ impl Grid {
         if rows && groups <= p.tiles() { groups } else { 1 }
     }
 
+    /// Rows of a block with all columns, where a hook takes more by pieces of rows than B takes to be packed for each block: it reads and
+    /// stores its rows in memory, and the processor fetches ahead what follows in memory, not the next piece.
+    fn whole_rows(p: &Product<'_>) -> Option<usize> {
+        let rows = C_BLOCK / p.n;
+        (p.epilogue.hook.is_some() && rows >= p.depth().max(2 * MAX_MR)).then_some(rows)
+    }
+
     /// Blocks small enough for the caches, and enough of them for every thread; splits the side whose operand is the
     /// larger, so that the larger one is read by one thread only.
     pub(super) fn choose(count: usize, p: &Product<'_>, threads: usize) -> Grid {
         let (tiles, panels) = (p.tiles(), p.panels());
         let nr = panel_width(p.isa);
         let rows_max = (A_BLOCK / p.depth().clamp(1, KC)).max(2 * MAX_MR);
+        let rows_max = Grid::whole_rows(p).map_or(rows_max, |rows| rows_max.min(rows));
         let groups = Grid::row_groups(count, p, threads);
         let row_blocks = p.m.div_ceil(rows_max).next_multiple_of(groups);
         let row_blocks = row_blocks.min(tiles / groups * groups);

@@ -4,7 +4,7 @@
 use super::driver::{self, Product, Rows};
 use super::kernel::panel_width;
 use super::pack::pack_panel;
-use super::transpose::Source;
+use super::transpose::{self, Source};
 use super::{COut, Epilogue, EpilogueBlock, Hook, MicroError, PackedB, scratch, skinny, team};
 
 /// A read-only matrix: element `(i, j)` at `ptr + i * row_stride + j * col_stride`. Strides may be 0 or negative.
@@ -135,6 +135,9 @@ pub unsafe fn matmul_strided(call: &MatmulStrided<'_>) -> Result<(), MicroError>
     // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
     unsafe {
         if call.c_col_stride == 1 && (call.c_row_stride >= 0 || call.m == 1) {
+            if !skinny && call.is_thin() {
+                return turned(call);
+            }
             return if skinny { skinny::run(call) } else { packing(call, None) };
         }
         // The hook writes finished blocks to the destination of C.
@@ -143,6 +146,46 @@ pub unsafe fn matmul_strided(call: &MatmulStrided<'_>) -> Result<(), MicroError>
         let scatter = |block: &EpilogueBlock| target.scatter(block, user);
         packing(call, Some(&scatter))
     }
+}
+
+/// A product of few columns as one of few rows: `Cᵀ = Bᵀ Aᵀ`, which reads A once, where it lies.
+///
+/// # Safety
+/// As [`matmul_strided`]; the call is thin and C is not turned.
+unsafe fn turned(call: &MatmulStrided<'_>) -> Result<(), MicroError> {
+    let ld = call.m.next_multiple_of(16);
+    let entry = call.n * ld;
+    scratch::with(call.entries() * entry, |buf| {
+        let mut distance = entry as isize;
+        let mut batch: Vec<BatchDim> = call.batch.to_vec();
+        for d in batch.iter_mut().rev() {
+            *d = BatchDim { size: d.size, a_stride: d.b_stride, b_stride: d.a_stride, c_stride: distance };
+            distance *= d.size as isize;
+        }
+        let turn = |m: MatRef| MatRef { ptr: m.ptr, row_stride: m.col_stride, col_stride: m.row_stride };
+        let product = MatmulStrided {
+            m: call.n,
+            n: call.m,
+            a: turn(call.b),
+            b: turn(call.a),
+            c: buf,
+            c_row_stride: ld as isize,
+            batch: &batch,
+            epilogue: Epilogue::default(),
+            ..*call
+        };
+        // SAFETY: the operands are those of the caller; the scratch holds the products of all entries, and their places in C are the
+        // caller's promise.
+        unsafe {
+            skinny::run(&product)?;
+            for i in 0..call.entries() {
+                let from = Source { ptr: buf.add(i * entry), row: 1, col: ld as isize };
+                let to = call.c.wrapping_offset(call.offsets(i).2);
+                transpose::copy(from, call.m, call.n, to, call.c_row_stride as usize);
+            }
+        }
+        Ok(())
+    })
 }
 
 struct SharedCall<'a, 'b>(&'a MatmulStrided<'b>);
@@ -180,6 +223,13 @@ impl MatmulStrided<'_> {
     /// Offsets of A, B and C of one product.
     pub(crate) fn offsets(&self, entry: usize) -> (isize, isize, isize) {
         BatchDim::offsets(self.batch, entry)
+    }
+
+    /// Whether the result has few columns that are only stored, and A has its rows side by side, as in the gradient to a weight of few inputs.
+    fn is_thin(&self) -> bool {
+        let stored = !self.c.is_null() && self.epilogue.hook.is_none() && !self.epilogue.in_registers();
+        let side = self.a.row_stride == 1 && self.a.col_stride != 1;
+        self.n <= skinny::ROWS_PER_SWEEP && self.n < self.m && stored && side
     }
 
     /// B of one product.

@@ -20,7 +20,7 @@ use super::{Isa, MatmulStrided, MicroError, scratch, team};
 /// Most rows of such a product.
 pub(crate) const MAX_ROWS: usize = 8;
 /// Rows of A per sweep over B; more rows sweep again over what is then in cache.
-const ROWS_PER_SWEEP: usize = 4;
+pub(crate) const ROWS_PER_SWEEP: usize = 4;
 
 /// Rows of B of at most this many values are prefetched [`AHEAD`] rows early: a cached key or value of one head.
 const SHORT: usize = 256;

@@ -159,7 +159,8 @@ fn one<D: Driver>(
     unsafe { driver.upload(result, bytes.as_ptr(), bytes.len())? };
     all(0)?;
     let (error, allowed) = compare(driver, case, result, count)?;
-    let mut times = driver.timed(RUNS, &mut |n| all(n))?;
+    let times = driver.timed(RUNS, &mut |n| all(n))?;
+    let mut times: Vec<f64> = times.into_iter().map(|t| t.seconds).collect();
     times.sort_by(f64::total_cmp);
     scratch.into_iter().for_each(|s| driver.free(s));
     Ok(Outcome { error, allowed, seconds: times[RUNS / 2] })

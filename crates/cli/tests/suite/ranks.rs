@@ -198,3 +198,106 @@ fn results_of_processes_are_those_of_one() {
         assert!(far <= 1e-5 * largest, "{name}: {far} of {largest}");
     }
 }
+
+/// The file of a trace.
+fn trace(path: &std::path::Path) -> Value {
+    let text = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"))
+}
+
+/// The events in it.
+fn events_of(trace: &Value) -> &[Value] {
+    trace["traceEvents"].as_array().expect("a trace has a list of events")
+}
+
+/// The number of the process that a rank is in a trace.
+fn pid(events: &[Value], name: &str) -> Option<u64> {
+    let named = |e: &&Value| e["name"] == "process_name" && e["args"]["name"] == name;
+    events.iter().find(named).and_then(|e| e["pid"].as_u64())
+}
+
+/// An exchange or a wait, with its beginning and end in microseconds.
+struct Exchange {
+    step: String,
+    waits: bool,
+    begin: f64,
+    end: f64,
+}
+
+/// Those of a rank in their order.
+fn exchanges(events: &[Value], pid: u64) -> Vec<Exchange> {
+    let own = events.iter().filter(|e| e["cat"] == "collective" && e["pid"] == pid);
+    let one = |e: &Value| {
+        let (begin, took) = (e["ts"].as_f64().unwrap(), e["dur"].as_f64().unwrap());
+        assert!(e["args"]["bytes"].as_u64().unwrap() > 0 && e["args"]["axis"] == "dp", "{e}");
+        let step = e["args"]["step"].as_str().unwrap().to_owned();
+        Exchange { step, waits: e["name"] == "wait over dp", begin, end: begin + took }
+    };
+    own.map(one).collect()
+}
+
+#[test]
+fn the_trace_of_all_processes_is_one_file_on_one_time_axis() {
+    const STEPS: usize = 4;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace");
+    let mut args = training("", "dp=2", STEPS);
+    args.extend(["--trace".to_owned(), path.display().to_string()]);
+    for (fine, _, error) in launch(2, &args).into_iter().map(output) {
+        assert!(fine, "{error}");
+    }
+    let mut names: Vec<String> = std::fs::read_dir(&path)
+        .unwrap()
+        .map(|f| f.unwrap().file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    assert_eq!(names, ["digits_train.html", "trace.json"]);
+    let all = trace(&path.join("trace.json"));
+    let events = events_of(&all);
+    let of = |rank: usize| {
+        let pid =
+            pid(events, &format!("rank {rank} (dp={rank})")).unwrap_or_else(|| panic!("no rank {rank}"));
+        assert!(events.iter().any(|e| e["cat"] == "kernel" && e["pid"] == pid));
+        exchanges(events, pid)
+    };
+    let (first, second) = (of(0), of(1));
+    assert!(first.len() >= 2 * STEPS && first.len() % STEPS == 0, "{}", first.len());
+    assert_eq!(first.len(), second.len());
+    let accuracy = all["otherData"].as_object().unwrap().values().next().unwrap().as_f64().unwrap();
+    assert!(accuracy > 0.0 && accuracy < 1e5, "{accuracy}");
+    // What a step has exchanged is waited for within the step, and that ends on no rank before all of them have begun.
+    let (a, b) = (first.chunks(first.len() / STEPS), second.chunks(first.len() / STEPS));
+    for (n, (a, b)) in a.zip(b).enumerate() {
+        let steps = |one: &[Exchange]| one.iter().map(|e| e.step.clone()).collect::<Vec<_>>();
+        assert_eq!(steps(a), steps(b));
+        let begun = |one: &[Exchange]| one.iter().filter(|e| !e.waits).map(|e| e.begin).fold(0.0, f64::max);
+        let ended = |one: &[Exchange]| one.iter().map(|e| e.end).fold(0.0, f64::max);
+        let (early, late) = (ended(a).min(ended(b)), begun(a).max(begun(b)));
+        assert!(early + accuracy >= late, "step {n}: an end at {early}, a beginning at {late} ± {accuracy}");
+    }
+}
+
+#[test]
+fn a_rank_that_is_left_writes_its_own_trace() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace");
+    let mut args = training("", "dp=2", 1_000_000);
+    args.extend(["--trace".to_owned(), path.display().to_string()]);
+    let mut ranks = launch(2, &args);
+    // The first rank's page says that both have compiled.
+    let begin = Instant::now();
+    while !path.join("digits_train.html").exists() {
+        assert!(begin.elapsed() < PATIENCE, "the first rank has not compiled");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    ranks[1].kill().unwrap();
+    assert!(!ended(&mut ranks[0], "the rank that is left"));
+    ended(&mut ranks[1], "the rank that was killed");
+    let all = trace(&path.join("trace-rank0.json"));
+    let events = events_of(&all);
+    let own = pid(events, "rank 0 (dp=0)").unwrap();
+    assert!(!exchanges(events, own).is_empty());
+    assert_eq!(pid(events, "rank 1 (dp=1)"), None);
+    assert!(!path.join("trace.json").exists());
+}

@@ -6,8 +6,9 @@ use plugin_host::{Communicator, DeviceId, LoadedExecutable, World, dlpack};
 use sharding::Mesh;
 
 use super::Place;
+use super::clock::Clock;
 use super::shard::Exchange;
-use crate::Error;
+use crate::{Error, profiler};
 
 /// A rank of a mesh, joined with the others. Clones are the same rank.
 #[derive(Clone, Debug)]
@@ -22,11 +23,12 @@ struct Inner {
     groups: Vec<(String, Communicator)>,
     /// Exchanges of different calls must not mix: all ranks make them in one order.
     turn: Mutex<()>,
+    clock: Clock,
 }
 
 impl Member {
     /// Joins the ranks of a mesh by the engine of a plugin (`mpi`; `cpu` for ranks that are threads of one process). Returns
-    /// when all have joined.
+    /// when all have joined. What the thread does from then on is this rank's work in traces ([`crate::profiler`]).
     ///
     /// # Errors
     /// A mesh of another number of ranks than there are, a plugin without an engine, a rank that does not come.
@@ -57,7 +59,11 @@ impl Member {
             let (color, key) = mesh.color(axis, rank);
             groups.push((info.name.clone(), world.split(color, key, (key, info.size))?));
         }
-        Ok(Member(Arc::new(Inner { mesh: mesh.clone(), rank, world, groups, turn: Mutex::new(()) })))
+        let clock = Clock::of(&world, rank)?;
+        let (mesh, turn) = (mesh.clone(), Mutex::new(()));
+        let member = Member(Arc::new(Inner { mesh, rank, world, groups, turn, clock }));
+        profiler::joined(rank, member.name(), clock.shift);
+        Ok(member)
     }
 
     /// The mesh.
@@ -71,6 +77,17 @@ impl Member {
     /// The rank's place along every axis.
     pub fn coordinates(&self) -> Vec<usize> {
         self.0.mesh.coordinates(self.0.rank)
+    }
+
+    /// Its name in traces and on pages: `rank 1 (dp=0, tp=1)`.
+    pub fn name(&self) -> String {
+        let places = self.0.mesh.axes().iter().zip(self.coordinates());
+        let places: Vec<String> = places.map(|(axis, at)| format!("{}={at}", axis.name)).collect();
+        format!("rank {} ({})", self.0.rank, places.join(", "))
+    }
+    /// Its clock among those of all ranks.
+    pub(crate) fn clock(&self) -> Clock {
+        self.0.clock
     }
 
     /// The bytes of all ranks, in their order; every rank passes as many.

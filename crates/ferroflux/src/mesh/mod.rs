@@ -6,6 +6,7 @@
 //!
 //! Not here: placements and the graphs of ranks (the crate `sharding`), exchanges (engines, which are plugins).
 
+mod clock;
 mod member;
 mod place;
 mod regions;

@@ -18,6 +18,8 @@ pub struct Average {
     pub total: u64,
     /// Nanoseconds of all of them without the ranges within them.
     pub own: u64,
+    /// Bytes of all of them: those of exchanges.
+    pub bytes: u64,
 }
 
 /// The times of a trace by name, the longest own time first.
@@ -30,7 +32,7 @@ pub struct Averages {
 impl Averages {
     pub(super) fn of(events: &[Event]) -> Averages {
         let mut rows: BTreeMap<(&str, &str), Average> = BTreeMap::new();
-        let ranges: Vec<&Event> = events.iter().filter(|e| e.bytes.is_none()).collect();
+        let ranges: Vec<&Event> = events.iter().filter(|e| e.category != Category::Memory).collect();
         for (event, own) in ranges.iter().zip(own_times(&ranges)) {
             let row = rows.entry((event.category.name(), &event.name)).or_insert_with(|| Average {
                 name: event.name.clone(),
@@ -38,10 +40,12 @@ impl Averages {
                 calls: 0,
                 total: 0,
                 own: 0,
+                bytes: 0,
             });
             row.calls += 1;
             row.total += event.duration;
             row.own += own;
+            row.bytes += event.bytes.unwrap_or(0);
         }
         let mut rows: Vec<Average> = rows.into_values().collect();
         rows.sort_by_key(|row| std::cmp::Reverse(row.own));
@@ -53,20 +57,23 @@ impl Averages {
         self.rows.iter().find(|row| row.name == name)
     }
 
-    /// A table of the first rows, as `torch.profiler` prints it.
+    /// A table of the first rows, as `torch.profiler` prints it; with megabytes where there are exchanges.
     pub fn table(&self, rows: usize) -> String {
         let all: u64 = self.rows.iter().map(|r| r.own).sum();
         let share = |n: u64| if all > 0 { 100.0 * n as f64 / all as f64 } else { 0.0 };
         let shown = &self.rows[..rows.min(self.rows.len())];
         let width = shown.iter().map(|r| r.name.chars().count()).max().unwrap_or(0).max(4);
+        let exchanges = shown.iter().any(|r| r.category == Category::Collective);
+        let last = |text: String| if exchanges { format!("  {text:>10}\n") } else { "\n".to_owned() };
         let mut text = format!(
-            "{:<width$}  {:>10}  {:>12}  {:>12}  {:>12}  {:>8}\n",
+            "{:<width$}  {:>10}  {:>12}  {:>12}  {:>12}  {:>8}",
             "name", "own %", "own ms", "total ms", "average ms", "calls"
         );
+        text.push_str(&last("MB".to_owned()));
         for row in shown {
             let ms = |n: u64| n as f64 / 1e6;
             text.push_str(&format!(
-                "{:<width$}  {:>9.2}%  {:>12.3}  {:>12.3}  {:>12.3}  {:>8}\n",
+                "{:<width$}  {:>9.2}%  {:>12.3}  {:>12.3}  {:>12.3}  {:>8}",
                 row.name,
                 share(row.own),
                 ms(row.own),
@@ -74,6 +81,11 @@ impl Averages {
                 ms(row.total) / row.calls.max(1) as f64,
                 row.calls
             ));
+            let megabytes = match row.category {
+                Category::Collective => format!("{:.3}", row.bytes as f64 / 1e6),
+                _ => String::new(),
+            };
+            text.push_str(&last(megabytes));
         }
         text
     }
@@ -110,7 +122,8 @@ mod tests {
     use super::*;
 
     fn event(name: &str, thread: usize, start: u64, duration: u64) -> Event {
-        Event { name: name.into(), category: Category::User, thread, start, duration, bytes: None }
+        let (name, category) = (name.into(), Category::User);
+        Event { name, category, thread, start, duration, bytes: None, rank: None, exchange: None }
     }
 
     #[test]
@@ -129,6 +142,23 @@ mod tests {
         assert_eq!(of("inner"), Some((3, 30, 30)));
         let table = averages.table(2);
         assert_eq!(table.lines().count(), 3);
-        assert!(table.contains("36.36%"), "{table}");
+        assert!(table.contains("36.36%") && !table.contains("MB"), "{table}");
+    }
+
+    #[test]
+    fn exchanges_have_their_bytes() {
+        let exchange = |start: u64| Event {
+            category: Category::Collective,
+            bytes: Some(1_500_000),
+            ..event("all_reduce over dp", 1, start, 10)
+        };
+        let amount = Event { category: Category::Memory, bytes: Some(7), ..event("arena", 1, 0, 0) };
+        let averages = Averages::of(&[exchange(0), exchange(20), event("loop", 1, 40, 5), amount]);
+        let found = averages.get("all_reduce over dp").map(|r| (r.calls, r.total, r.bytes));
+        assert_eq!(found, Some((2, 20, 3_000_000)));
+        assert_eq!(averages.get("arena"), None);
+        let table = averages.table(2);
+        let lines: Vec<&str> = table.lines().collect();
+        assert!(lines[0].ends_with("MB") && lines[1].ends_with("3.000"), "{table}");
     }
 }

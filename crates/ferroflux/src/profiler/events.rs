@@ -8,6 +8,8 @@ use std::time::Instant;
 use plugin_host::StepRun;
 use plugin_host::dlpack::DL_CPU;
 
+use super::{Trace, ranks};
+
 /// What a range is a part of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Category {
@@ -21,6 +23,8 @@ pub enum Category {
     Launch,
     /// Steps of compiled programs, where the backend reports them: fused kernels, products, convolutions.
     Kernel,
+    /// Exchanges between ranks, and waits for them, where the backend reports them.
+    Collective,
     /// Memory in use.
     Memory,
     /// The program's own ranges.
@@ -36,6 +40,7 @@ impl Category {
             Category::Guards => "guards",
             Category::Launch => "launch",
             Category::Kernel => "kernel",
+            Category::Collective => "collective",
             Category::Memory => "memory",
             Category::User => "user",
         }
@@ -49,14 +54,39 @@ pub struct Event {
     pub name: String,
     /// What it is a part of.
     pub category: Category,
-    /// A number for each thread, from 1 on; [`DEVICE`] and the device's ordinal for what runs on a device of its own.
+    /// A number for each thread, from 1 on. For what runs on a device of its own [`DEVICE`], the device's ordinal and [`STREAM`]
+    /// times the number of the stream, 0 for that of kernels.
     pub thread: usize,
-    /// Nanoseconds since the first event of the process.
+    /// Nanoseconds since the first event of the process; on a mesh since that of the process that was the first.
     pub start: u64,
     /// Nanoseconds; 0 of an amount.
     pub duration: u64,
-    /// Bytes, of an amount.
+    /// Bytes: of an amount, or those of an exchange, of its operand or its result on this rank, whichever are more.
     pub bytes: Option<u64>,
+    /// The rank that it is of, on a mesh.
+    pub rank: Option<usize>,
+    /// What was exchanged.
+    pub exchange: Option<Exchange>,
+}
+
+/// What an event of the category [`Collective`](Category::Collective) says besides.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exchange {
+    /// The step of the program.
+    pub step: String,
+    /// What it was: `all_reduce`, or `wait` for what was started before.
+    pub what: String,
+    /// The axis of the mesh, or the process group.
+    pub axis: String,
+    /// How many exchanges of the program ran as one.
+    pub exchanges: u64,
+}
+
+impl Event {
+    fn new(category: Category, name: String, (start, duration): (u64, u64)) -> Event {
+        let (thread, rank) = (thread(), ranks::of_thread());
+        Event { name, category, thread, start, duration, bytes: None, rank, exchange: None }
+    }
 }
 
 /// Events beyond these are not kept: a program that never stops recording must not take all memory.
@@ -69,7 +99,8 @@ fn events() -> MutexGuard<'static, Vec<Event>> {
     EVENTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn now() -> u64 {
+/// Nanoseconds since the first event.
+pub(crate) fn now() -> u64 {
     static BEGIN: OnceLock<Instant> = OnceLock::new();
     u64::try_from(BEGIN.get_or_init(Instant::now).elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
@@ -84,6 +115,8 @@ fn thread() -> usize {
 
 /// The first number of devices among those of threads.
 pub const DEVICE: usize = 1 << 20;
+/// What lies between the numbers of two streams of a device.
+pub const STREAM: usize = 1 << 10;
 
 thread_local! {
     /// Whether the thread does what belongs to no program.
@@ -113,16 +146,21 @@ fn step(run: &StepRun) {
         return;
     }
     let nanos = |d: std::time::Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
-    let on_host = run.device.device_type == DL_CPU;
-    let ordinal = usize::try_from(run.device.device_id).unwrap_or(0);
-    keep(Event {
-        name: run.step.clone(),
-        category: Category::Kernel,
-        thread: if on_host { thread() } else { DEVICE + ordinal },
-        start: now().saturating_sub(nanos(run.ago)),
-        duration: nanos(run.duration),
-        bytes: None,
-    });
+    let when = (now().saturating_sub(nanos(run.ago)), nanos(run.duration));
+    let mut event = Event::new(Category::Kernel, run.step.clone(), when);
+    if run.device.device_type != DL_CPU {
+        let number = |n: u64| usize::try_from(n).unwrap_or(0) % STREAM;
+        let ordinal = u64::try_from(run.device.device_id).unwrap_or(0);
+        event.thread = DEVICE + STREAM * number(run.stream) + number(ordinal);
+    }
+    if let Some(exchange) = &run.exchange {
+        let (what, axis) = (exchange.what.clone(), exchange.group.clone());
+        event.category = Category::Collective;
+        event.name = format!("{what} over {axis}");
+        event.bytes = Some(exchange.bytes);
+        event.exchange = Some(Exchange { step: run.step.clone(), what, axis, exchanges: exchange.exchanges });
+    }
+    keep(event);
 }
 
 fn keep(event: Event) {
@@ -143,8 +181,7 @@ pub(crate) fn span(category: Category, name: impl FnOnce() -> String) -> Span {
 impl Drop for Span {
     fn drop(&mut self) {
         if let Some((name, category, start)) = self.0.take() {
-            let duration = now().saturating_sub(start);
-            keep(Event { name, category, thread: thread(), start, duration, bytes: None });
+            keep(Event::new(category, name, (start, now().saturating_sub(start))));
         }
     }
 }
@@ -152,8 +189,8 @@ impl Drop for Span {
 /// Notes the bytes that are in use from now on.
 pub(crate) fn memory(name: &str, bytes: u64) {
     if is_recording() {
-        let (name, thread, start) = (name.to_owned(), thread(), now());
-        keep(Event { name, category: Category::Memory, thread, start, duration: 0, bytes: Some(bytes) });
+        let amount = Event::new(Category::Memory, name.to_owned(), (now(), 0));
+        keep(Event { bytes: Some(bytes), ..amount });
     }
 }
 
@@ -172,12 +209,20 @@ impl Recording {
     }
 
     /// What began since the beginning, so far.
-    pub(crate) fn so_far(&self) -> Vec<Event> {
-        events().iter().filter(|e| e.start >= self.start).cloned().collect()
+    pub(crate) fn so_far(&self) -> Trace {
+        let ranks = ranks::names();
+        // All of a process that is one rank is that rank's.
+        let only = ranks.keys().next().copied().filter(|_| ranks.len() == 1);
+        let mut found: Vec<Event> = events().iter().filter(|e| e.start >= self.start).cloned().collect();
+        for event in &mut found {
+            event.rank = event.rank.or(only);
+            event.start = ranks::common(event.start);
+        }
+        Trace { events: found, ranks }
     }
 
     /// What began since the beginning.
-    pub(crate) fn end(self) -> Vec<Event> {
+    pub(crate) fn end(self) -> Trace {
         self.so_far()
     }
 }

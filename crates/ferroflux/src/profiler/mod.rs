@@ -20,20 +20,24 @@
 //! ```
 //!
 //! Ranges are those of the compiler's stages, of guards and captures, of calls of compiled programs and their steps, and the
-//! program's own ([`record_function`]). While something records, a GPU runs a call launch by launch, so that each has its time.
+//! program's own ([`record_function`]); on a mesh also exchanges between ranks, with their bytes and axis. While something
+//! records, a GPU runs a call launch by launch, so that each has its time.
 //! [`Trace::chrome_json`] is the format of Chrome's and Perfetto's viewers. Not here: the report of a compiled program
 //! ([`crate::report`]).
 
 mod averages;
 mod chrome;
 mod events;
+mod ranks;
 mod schedule;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 pub use averages::{Average, Averages};
-pub use events::{Category, DEVICE, Event};
-pub(crate) use events::{Recording, memory, paused, span};
+pub use events::{Category, DEVICE, Event, Exchange, STREAM};
+pub(crate) use events::{Recording, memory, now, paused, span};
+pub(crate) use ranks::{as_rank, joined, joins, of_process};
 pub use schedule::{Action, Schedule};
 
 use crate::Error;
@@ -110,7 +114,7 @@ impl Profiling {
 
     fn save(&mut self) {
         let Some(recording) = self.recording.take() else { return };
-        self.last = Trace { events: recording.end() };
+        self.last = recording.end();
         if let Some(ready) = &mut self.profiler.ready {
             ready(&self.last);
         }
@@ -130,17 +134,31 @@ impl Profiling {
 pub struct Trace {
     /// In the order in which they ended.
     pub events: Vec<Event>,
+    /// The ranks of a mesh that this process is, with their names.
+    pub ranks: BTreeMap<usize, String>,
 }
 
 impl Trace {
+    /// Without the events of other ranks.
+    pub fn of_rank(mut self, rank: usize) -> Trace {
+        self.events.retain(|e| e.rank.is_none_or(|other| other == rank));
+        self.ranks.retain(|other, _| *other == rank);
+        self
+    }
+
     /// The times of ranges of the same name together.
     pub fn key_averages(&self) -> Averages {
         Averages::of(&self.events)
     }
 
-    /// The events in the JSON that Chrome (`chrome://tracing`) and Perfetto (`ui.perfetto.dev`) read.
+    /// The events in the JSON that Chrome (`chrome://tracing`) and Perfetto (`ui.perfetto.dev`) read; each rank is a process there.
     pub fn chrome_json(&self) -> String {
-        chrome::json(&self.events)
+        chrome::file(&[chrome::list(self)], None)
+    }
+
+    /// The entries of [`chrome_json`](Trace::chrome_json), separated by commas.
+    pub(crate) fn chrome_list(&self) -> String {
+        chrome::list(self)
     }
 
     /// Writes [`chrome_json`](Trace::chrome_json) to a file, whole or not at all.
@@ -151,6 +169,11 @@ impl Trace {
         let written = ir_core::write_whole(path, self.chrome_json().as_bytes());
         written.map_err(|source| Error::Io { path: path.to_owned(), source })
     }
+}
+
+/// The file of several processes' [`chrome_list`](Trace::chrome_list), whose clocks differ by at most so many nanoseconds.
+pub(crate) fn chrome_of_all(lists: &[String], accuracy: u64) -> String {
+    chrome::file(lists, Some(accuracy))
 }
 
 /// Runs `f` as a range of this name.

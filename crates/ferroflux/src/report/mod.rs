@@ -3,14 +3,15 @@
 //! beside it.
 //!
 //! `FERROFLUX_TRACE=DIR`, or [`write_to`], makes every compilation write `DIR/NAME.html`; [`flush`] writes the pages again with
-//! the times of the calls since, and `DIR/trace.json` for Chrome's and Perfetto's viewers. Files are written under another name
-//! and renamed. Not here: recording ([`crate::profiler`]).
+//! the times of the calls since, and `DIR/trace.json` for Chrome's and Perfetto's viewers. On a mesh the first rank has pages, and
+//! [`gather`] writes one trace of all ranks. Files are written under another name and renamed. Not here: recording ([`crate::profiler`]).
 
 pub mod diagram;
 mod kernel_times;
 mod memory;
 mod page;
 mod stages;
+mod together;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -18,9 +19,11 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use fx_ir::Graph;
 use kernel_ir::Program as Kernels;
 use plugin_host::{LoadedBackend, LoadedExecutable};
+pub use together::gather;
 
 use crate::code::Code;
-use crate::profiler::{Averages, Trace, paused};
+use crate::mesh::Member;
+use crate::profiler::{Averages, Trace, of_process, paused};
 use crate::{Error, Options, Program};
 
 /// The variable that names the folder.
@@ -36,12 +39,16 @@ struct Reports {
     kernels: bool,
     recording: crate::profiler::Recording,
     programs: Vec<About>,
+    /// How often ranks had joined when the traces of all were written together.
+    gathered: Option<u64>,
 }
 
 /// A compiled program.
 struct About {
     name: String,
     page: page::Page,
+    /// The rank of a mesh that it is compiled for.
+    rank: Option<usize>,
 }
 
 /// What is known of a captured function.
@@ -68,6 +75,7 @@ impl Reports {
             kernels: false,
             recording: crate::profiler::Recording::begin(),
             programs: Vec::new(),
+            gathered: None,
         }
     }
 
@@ -76,19 +84,25 @@ impl Reports {
             return Ok(());
         }
         let taken = |name: &str, all: &[About]| all.iter().any(|other| other.name == name);
-        let (base, mut n) = (file_name(&about.name), 1);
+        let (mut base, mut n) = (file_name(&about.name), 1);
+        // A process of a launcher that compiles for no mesh has a program of its own.
+        if let (None, Some(rank @ 1..)) = (about.rank, of_process()) {
+            base += &format!("-rank{rank}");
+        }
         about.name = base.clone();
         while taken(&about.name, &self.programs) {
             n += 1;
             about.name = format!("{base}-{n}");
         }
         self.programs.push(about);
-        let times = Trace { events: self.recording.so_far() }.key_averages();
-        self.programs.last().map_or(Ok(()), |about| self.write(about, &times))
+        let trace = self.recording.so_far();
+        self.programs.last().map_or(Ok(()), |about| self.write(about, &trace))
     }
 
-    fn write(&self, about: &About, times: &Averages) -> Result<(), Error> {
-        let html = about.page.html(times);
+    fn write(&self, about: &About, trace: &Trace) -> Result<(), Error> {
+        let averages = |rank: usize| trace.clone().of_rank(rank).key_averages();
+        let times: Averages = about.rank.map_or_else(|| trace.key_averages(), averages);
+        let html = about.page.html(&times);
         self.file(&format!("{}.html", about.name), html.as_bytes())
     }
 
@@ -103,10 +117,9 @@ impl Reports {
     }
 
     fn flush(&self) -> Result<(), Error> {
-        let trace = Trace { events: self.recording.so_far() };
-        let times = trace.key_averages();
-        self.programs.iter().try_for_each(|about| self.write(about, &times))?;
-        self.file("trace.json", trace.chrome_json().as_bytes())
+        let trace = self.recording.so_far();
+        self.programs.iter().try_for_each(|about| self.write(about, &trace))?;
+        self.write_trace(&trace)
     }
 }
 
@@ -134,10 +147,13 @@ pub fn time_kernels() {
 /// The times of kernels, where they are wanted. The lock is not held meanwhile: a backend may compile.
 fn seconds(kernels: &Kernels, backend: &LoadedBackend, options: &Options) -> Vec<Option<f64>> {
     let wanted = reports().as_ref().is_some_and(|r| r.kernels);
+    // The other ranks of a mesh would wait meanwhile.
+    let wanted = wanted && options.mesh.is_none();
     if wanted { kernel_times::alone(kernels, backend, options) } else { Vec::new() }
 }
 
-/// Writes all pages again, with the times until now, and the trace.
+/// Writes all pages again, with the times until now, and the trace: `DIR/trace.json`, or `DIR/trace-rankN.json` where the process is
+/// rank `N` of several and the traces were not written together ([`gather`]).
 ///
 /// # Errors
 /// A file cannot be written.
@@ -159,11 +175,13 @@ pub(crate) struct Made<'a> {
 /// A model was compiled.
 pub(crate) fn compiled(made: Made<'_>) {
     let Made { program, kernels, backend, options, code, prims } = made;
-    note(program.name(), || {
+    let member = options.mesh.as_ref().map(|mesh| &mesh.member);
+    note(program.name(), member, || {
         Ok(page::Page::of(&page::Facts {
             name: program.name(),
             backend: &options.backend,
             mode: options.mode.name(),
+            rank: member,
             captured: program.graph(),
             functional: Some(&program.functional()?),
             prims: &prims()?,
@@ -178,7 +196,7 @@ pub(crate) fn compiled(made: Made<'_>) {
 
 /// A captured function was compiled. Its code has forgotten the kernels; they are made once more.
 pub(crate) fn captured(graph: &Graph, options: &Options, function: &Function) {
-    note(&graph.name, || {
+    note(&graph.name, None, || {
         let cx = crate::pipeline::Cx::training()?;
         let optimized = crate::code::Optimized::of_prims(graph.clone(), &cx)?.graph;
         let wanted = crate::pipeline::KernelOptions::of_optimized(&optimized);
@@ -193,6 +211,7 @@ pub(crate) fn captured(graph: &Graph, options: &Options, function: &Function) {
             name: &graph.name,
             backend: &options.backend,
             mode: options.mode.name(),
+            rank: None,
             captured: graph,
             functional: None,
             prims: &optimized,
@@ -209,15 +228,16 @@ fn listings(code: &LoadedExecutable) -> Result<Vec<plugin_host::Listing>, Error>
     Ok(code.listings()?.unwrap_or_default())
 }
 
-/// Makes a page and writes it. What that takes is not recorded, and a page that cannot be made or written is no reason for a
-/// compilation to fail: it is logged.
-fn note(name: &str, page: impl FnOnce() -> Result<page::Page, Error>) {
-    if reports().is_none() {
+/// Makes a page and writes it; of the ranks of a mesh for the first one alone. What that takes is not recorded, and a page that cannot
+/// be made or written is no reason for a compilation to fail: it is logged.
+fn note(name: &str, member: Option<&Member>, page: impl FnOnce() -> Result<page::Page, Error>) {
+    let rank = member.map(Member::rank);
+    if rank.is_some_and(|rank| rank > 0) || reports().is_none() {
         return;
     }
     let written = paused(|| {
         let page = page()?;
-        let about = About { name: name.to_owned(), page };
+        let about = About { name: name.to_owned(), page, rank };
         reports().as_mut().map_or(Ok(()), |reports| reports.add(about))
     });
     if let Err(error) = written {

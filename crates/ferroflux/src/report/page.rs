@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::stages::{Stage, of_graph, of_kernels, of_prims};
 use super::{Function, memory};
+use crate::mesh::Member;
 use crate::profiler::Averages;
 
 const TEMPLATE: &str = include_str!("page.html");
@@ -21,6 +22,8 @@ pub(super) struct Facts<'a> {
     pub(super) name: &'a str,
     pub(super) backend: &'a str,
     pub(super) mode: &'static str,
+    /// The rank whose program it is, on a mesh: prims and kernels are its own, the stages before those of all.
+    pub(super) rank: Option<&'a Member>,
     /// The graph whose lines the user knows.
     pub(super) captured: &'a Graph,
     /// The same without mutation; none of a function, which is recorded without.
@@ -57,6 +60,7 @@ impl Page {
             "name": facts.name,
             "backend": facts.backend,
             "mode": facts.mode,
+            "rank": facts.rank.map(|member| format!("{} of the mesh {}", member.name(), member.mesh())),
             "nodes": nodes(facts.captured),
             "kernels": kernel_list(facts.kernels, facts.seconds),
             "code": code(facts.listings),

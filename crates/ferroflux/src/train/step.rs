@@ -285,9 +285,18 @@ impl Program {
             Some(whole) => parts.cut_value(name, whole).map(Some),
             None => Ok(None),
         };
-        let form = Form { kernels, shown: optimized.shown, caller: Caller::Step(plan) };
+        let Optimized { graph, shown } = optimized;
+        let form = Form { kernels, shown, caller: Caller::Step(plan) };
         let mut code = Code::bound(&form, executable, backend, &weight)?;
         code.take_turns(Some(mesh));
+        report::compiled(report::Made {
+            program: self,
+            kernels: &form.kernels.program,
+            backend,
+            options,
+            code: &code,
+            prims: &|| Ok(graph.clone()),
+        });
         let Caller::Step(plan) = form.caller else {
             return Err(Error::Internal("a compiled training step without its inputs and outputs".into()));
         };

@@ -5,11 +5,15 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;
 
+use ferroflux::cache::Cache;
+use ferroflux::fx_ir::InputKind;
+use ferroflux::mesh::{Member, Mesh, Place};
 use ferroflux::optim::{Optimizer, Sgd};
 use ferroflux::prelude::*;
-use ferroflux::profiler::{Action, Category, Profiler, Schedule, record_function};
+use ferroflux::profiler::{Action, Category, DEVICE, Event, Profiler, STREAM, Schedule, record_function};
 use ferroflux::train::TrainOptions;
 use ferroflux::{Options, Program, report};
+use plugin_host::{CompileArgs, DeviceId, KERNEL_IR, World, dlpack};
 use serde_json::Value;
 
 /// The variable by which a process knows that it runs one test alone.
@@ -200,7 +204,8 @@ fn an_archive_has_a_page_and_a_trace() {
     report::write_to(&folder);
     report::time_kernels();
     let model = Program::load(testing::cases::digits("digits.pt2")).unwrap();
-    let model = model.compile(&Options::new()).unwrap();
+    // What is in the cache of an earlier run passes no stages.
+    let model = model.compile(&Options::new().cache(Cache::Off)).unwrap();
     let image = ferroflux::Tensor::zeros(DType::F32, &[4, 1, 8, 8]).unwrap();
     for _ in 0..3 {
         model.call(std::slice::from_ref(&image)).unwrap();
@@ -357,6 +362,170 @@ fn kernels_of_a_device_are_on_the_page_and_in_the_trace() {
     let rows: Vec<&Value> = names.filter(|e| e["args"]["name"] == "device 0").map(|e| &e["tid"]).collect();
     assert!(rows.len() == 1 && launches.iter().all(|e| e["tid"] == *rows[0]), "{rows:?}");
     std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// The events of a rank in a trace, by category.
+fn of_rank<'a>(events: &'a [Value], name: &str, category: &str) -> Vec<&'a Value> {
+    let named = |e: &&Value| e["name"] == "process_name" && e["args"]["name"] == name;
+    let pids: Vec<&Value> = events.iter().filter(named).map(|e| &e["pid"]).collect();
+    assert_eq!(pids.len(), 1, "{name}");
+    events.iter().filter(|e| e["ph"] == "X" && e["cat"] == category && e["pid"] == *pids[0]).collect()
+}
+
+/// Ranks that are threads: a training step whose gradients are summed. The trace has a process for each rank, with kernels, calls and
+/// exchanges, and the first rank's program has a page.
+#[test]
+fn ranks_of_a_mesh_have_one_trace() {
+    if !alone("ranks_of_a_mesh_have_one_trace") {
+        return;
+    }
+    let folder = std::env::temp_dir().join(format!("ferroflux-ranks-{}", std::process::id()));
+    report::write_to(&folder);
+    let mesh: Mesh = "dp=2".parse().unwrap();
+    let profiling = Profiler::new().start();
+    let as_rank = |rank: usize| {
+        let member = Member::join(&mesh, &Place::new(rank, 2, "ranks of a trace"), "cpu").unwrap();
+        let program = Program::load(testing::cases::digits("digits_train.pt2")).unwrap();
+        let train = TrainOptions::new(Optimizer::Sgd(Sgd::default()));
+        let options = Options::new().threads(1).mesh(&member);
+        let mut step = program.train_step(&train, &options).unwrap();
+        let images = ferroflux::Tensor::zeros(DType::F32, &[64, 1, 8, 8]).unwrap();
+        let labels = ferroflux::Tensor::zeros(DType::I64, &[64]).unwrap();
+        for _ in 0..3 {
+            step.step(&[images.clone(), labels.clone()], 0.01).unwrap();
+        }
+        report::gather(&member).unwrap();
+    };
+    std::thread::scope(|scope| {
+        let ranks: Vec<_> = (0..2).map(|rank| scope.spawn(move || as_rank(rank))).collect();
+        ranks.into_iter().for_each(|r| r.join().expect("no rank panics"));
+    });
+    let profile = profiling.stop();
+    report::flush().unwrap();
+    let trace = std::fs::read_to_string(folder.join("trace.json")).unwrap();
+    let trace: Value = serde_json::from_str(&trace).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let exchanged = |rank: usize| -> Vec<(String, u64)> {
+        let name = format!("rank {rank} (dp={rank})");
+        let (kernels, calls) = (of_rank(events, &name, "kernel"), of_rank(events, &name, "launch"));
+        assert!(kernels.len() > 10 && calls.len() >= 3, "{kernels:?} {calls:?}");
+        let all = of_rank(events, &name, "collective");
+        let waits = all.iter().filter(|e| e["name"] == "wait over dp").count();
+        assert!(waits > 0 && waits < all.len(), "{all:?}");
+        // Each of them is within a call, on the row of its kernels.
+        let rows: Vec<&Value> = kernels.iter().map(|e| &e["tid"]).collect();
+        assert!(all.iter().all(|e| rows.contains(&&e["tid"]) && e["args"]["axis"] == "dp"), "{all:?}");
+        let one = |e: &&Value| (e["name"].as_str().unwrap().to_owned(), e["args"]["bytes"].as_u64().unwrap());
+        all.iter().map(one).collect()
+    };
+    let (first, second) = (exchanged(0), exchanged(1));
+    assert_eq!(first, second);
+    // The gradients of every parameter are summed in each of the steps.
+    let program = Program::load(testing::cases::digits("digits_train.pt2")).unwrap();
+    let parameters = program.graph().inputs().filter(|(_, kind, _)| *kind == InputKind::Parameter);
+    let sizes = parameters.map(|(v, ..)| program.graph().meta(v).unwrap().static_sizes().unwrap());
+    let sums = || first.iter().filter(|(name, _)| name == "all_reduce over dp").map(|(_, bytes)| *bytes);
+    let mut left: Vec<u64> = sums().collect();
+    for gradient in sizes.map(|s| s.iter().product::<i64>() as u64 * 4) {
+        for step in 0..3 {
+            let at = left.iter().position(|bytes| *bytes == gradient);
+            left.swap_remove(
+                at.unwrap_or_else(|| panic!("no sum of {gradient} bytes in step {step}: {left:?}")),
+            );
+        }
+    }
+    let summed: u64 = sums().sum();
+    // The profiler has the same, of both ranks.
+    let averages = profile.key_averages();
+    let sums = averages.get("all_reduce over dp").unwrap();
+    assert_eq!((sums.category, sums.bytes), (Category::Collective, 2 * summed));
+    assert!(averages.to_string().lines().next().unwrap().ends_with("MB"));
+    let own = profile.of_rank(1).key_averages();
+    assert_eq!(own.get("all_reduce over dp").map(|a| a.bytes), Some(summed));
+    // The page is that of the first rank's program, and says so.
+    let data = check(&folder.join("digits_train.html"));
+    assert_eq!(data["rank"], "rank 0 (dp=0) of the mesh dp=2");
+    let kernels = data["kernels"].as_array().unwrap();
+    assert!(kernels.iter().any(|k| k[3].as_str().unwrap().contains("all_reduce sum group \"dp\"")));
+    let times = data["times"].as_array().unwrap();
+    let of_page = times.iter().find(|t| t[0] == "all_reduce over dp").unwrap();
+    assert_eq!((of_page[1].as_str(), of_page[2].as_u64()), (Some("collective"), Some(sums.calls / 2)));
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 2);
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// Two exchanges that run as one beside products, and a wait for them.
+const BESIDE: &str = r#"fx 1.0
+graph "beside" {
+  %x: f32[4, 4] = input "x"
+  %a: f32[4, 4] = prims.mul(%x, 2.0)
+  %e: f32[4, 4] = prims.all_reduce(%a, "sum", "dp")
+  %f: f32[4, 4] = prims.all_reduce(%x, "max", "dp")
+  %p: f32[4, 4] = prims.matmul(%x, %x)
+  %q: f32[4, 4] = prims.matmul(%x, %p)
+  %r: f32[4, 4] = prims.matmul(%q, %p)
+  %s: f32[4, 4] = prims.add(%e, %f)
+  %y: f32[4, 4] = prims.add(%s, %r)
+  return %y
+}
+"#;
+
+/// On a device an exchange that runs beside kernels is on the row of its stream, and the wait for it on that of the kernels.
+#[test]
+fn exchanges_beside_kernels_have_a_row_of_their_own() {
+    if !alone("exchanges_beside_kernels_have_a_row_of_their_own") {
+        return;
+    }
+    if let Err(why) = gpu_emulator::available() {
+        println!("left out: {why}");
+        return;
+    }
+    let bytes =
+        inductor::compile(&BESIDE.parse().unwrap(), &inductor::Options::default()).unwrap().to_bytes();
+    let registry = plugin_host::Registry::from_env();
+    let (backend, engine) = (registry.load("gpu-emulator").unwrap(), registry.load("cpu").unwrap());
+    let engine = engine.collectives().unwrap().unwrap();
+    let profiling = Profiler::new().start();
+    let as_rank = |rank: usize| {
+        let device = DeviceId { device_type: dlpack::DL_EXT_DEV, device_id: rank as i32 };
+        let world = World { rank, size: 2, device, address: "rows of streams".into(), timeout: None };
+        let joined = engine.join(&world).unwrap();
+        let own = CompileArgs { device: Some(device), ..CompileArgs::new(KERNEL_IR, &bytes) };
+        let mut executable = backend.compile(&own).unwrap();
+        executable.attach_groups(&[("dp", &joined)]).unwrap();
+        executable.bind_constants(&[]).unwrap();
+        let x = ferroflux::Tensor::zeros(DType::F32, &[4, 4]).unwrap();
+        for _ in 0..4 {
+            executable.execute(&[&x]).unwrap();
+        }
+    };
+    std::thread::scope(|scope| {
+        let as_rank = &as_rank;
+        let ranks: Vec<_> = (0..2).map(|rank| scope.spawn(move || as_rank(rank))).collect();
+        ranks.into_iter().for_each(|r| r.join().expect("no rank panics"));
+    });
+    let events = profiling.stop().events;
+    for rank in 0..2 {
+        let on = |thread: usize| events.iter().filter(move |e| e.thread == thread).collect::<Vec<_>>();
+        let (own, beside) = (on(DEVICE + rank), on(DEVICE + STREAM + rank));
+        let exchanges: Vec<&&Event> =
+            own.iter().chain(&beside).filter(|e| e.category == Category::Collective).collect();
+        let said = |e: &Event| {
+            let of = e.exchange.as_ref().unwrap();
+            (e.name.clone(), of.axis.clone(), of.exchanges, e.bytes)
+        };
+        let wanted = |what: &str| (what.to_owned(), "dp".to_owned(), 2, Some(2 * 64));
+        // The first call of its sizes is launched otherwise.
+        assert!(beside.len() >= 2 && exchanges.len() == 2 * beside.len(), "{exchanges:?}");
+        assert!(beside.iter().all(|e| said(e) == wanted("all_reduce over dp")), "{beside:?}");
+        let waits: Vec<&&Event> = own.iter().filter(|e| e.category == Category::Collective).collect();
+        assert!(waits.iter().all(|e| said(e) == wanted("wait over dp")), "{waits:?}");
+        for (exchange, wait) in beside.iter().zip(&waits) {
+            let between = own.iter().filter(|e| e.category == Category::Kernel);
+            let between = between.filter(|e| e.start >= exchange.start && e.start < wait.start).count();
+            assert!(between >= 2, "{between} kernels between {exchange:?} and {wait:?}");
+        }
+    }
 }
 
 /// The page of a large network is small enough to open at once.

@@ -4,7 +4,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use super::{Calls, Handle};
-use crate::{GpuError, HostMemory};
+use crate::{GpuError, HostMemory, Timed};
 
 /// Pieces that are put on the stream before they may begin; far fewer launches than a stream holds.
 const MAX_QUEUED: usize = 64;
@@ -30,6 +30,11 @@ impl<C: Calls> Event<C> {
     /// Returns when the work before the mark is done; at once where it was never set.
     pub(super) fn wait(&self) -> Result<(), GpuError> {
         self.calls.wait_event(self.event)
+    }
+
+    /// Seconds from this mark to a later one, where both were passed.
+    pub(super) fn seconds_to(&self, later: &Event<C>) -> Result<f64, GpuError> {
+        self.calls.seconds_between(self.event, later.event)
     }
 
     /// Makes a stream wait for the mark.
@@ -84,8 +89,9 @@ pub(super) fn timed<C: Calls>(
     calls: &Arc<C>,
     pieces: usize,
     run: &mut dyn FnMut(usize) -> Result<(), GpuError>,
-) -> Result<Vec<f64>, GpuError> {
+) -> Result<Vec<Timed>, GpuError> {
     let stream = calls.stream();
+    let first = Event::new(calls, true)?;
     let mut times = Vec::with_capacity(pieces);
     let marks =
         (0..=MAX_QUEUED.min(pieces)).map(|_| Event::new(calls, true)).collect::<Result<Vec<_>, _>>()?;
@@ -102,7 +108,8 @@ pub(super) fn timed<C: Calls>(
                     gate.open();
                 }
             });
-            let result = marks[0].record(stream).and_then(|()| {
+            let begin = || if from == 0 { first.record(stream) } else { Ok(()) };
+            let result = begin().and_then(|()| marks[0].record(stream)).and_then(|()| {
                 (0..count).try_for_each(|n| run(from + n).and_then(|()| marks[n + 1].record(stream)))
             });
             drop(done);
@@ -111,7 +118,8 @@ pub(super) fn timed<C: Calls>(
         work?;
         marks[count].wait()?;
         for n in 0..count {
-            times.push(calls.seconds_between(marks[n].event, marks[n + 1].event)?);
+            let (begin, seconds) = (first.seconds_to(&marks[n])?, marks[n].seconds_to(&marks[n + 1])?);
+            times.push(Timed { begin, seconds });
         }
     }
     Ok(times)

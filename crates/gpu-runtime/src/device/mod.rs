@@ -27,7 +27,7 @@ use self::staging::Staging;
 pub use self::vendor::Vendor;
 use crate::{
     Arguments, Cache, Candidate, Driver, GpuError, Grid, HostMemory, Module, Recorder, Recording,
-    SharedCache, SideStream,
+    SharedCache, SideStream, Timed,
 };
 
 /// Parameters of a launch that need no allocation.
@@ -278,7 +278,7 @@ impl<V: Vendor> Driver for Device<V> {
         &self,
         pieces: usize,
         run: &mut dyn FnMut(usize) -> Result<(), GpuError>,
-    ) -> Result<Vec<f64>, GpuError> {
+    ) -> Result<Vec<Timed>, GpuError> {
         self.enter()?;
         self.note(events::timed(&self.vendor, pieces, run))
     }

@@ -50,6 +50,17 @@ pub trait Collectives: Send + Sync {
     fn wait(&self, ticket: Ticket) -> Result<(), String>;
 }
 
+/// What a step over host memory has exchanged, or waited for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exchanged {
+    /// What the step was: the name of an exchange, or `wait`.
+    pub what: &'static str,
+    /// The group of ranks.
+    pub group: String,
+    /// Bytes of its operand or its result, whichever are more.
+    pub bytes: u64,
+}
+
 /// Why an exchange did not take place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExchangeError {
@@ -181,6 +192,7 @@ struct Started {
     ticket: Ticket,
     step: ExchangeStep,
     rank: usize,
+    bytes: u64,
     /// The operand without gaps, where its memory has some, which lives until the exchange is complete.
     _packed: Option<Vec<u64>>,
     /// The result, where its memory has gaps, and where it goes.
@@ -239,7 +251,8 @@ impl ExchangeStep {
         }))
     }
 
-    /// Runs the step in a call's memory; `address` gives that of a buffer by the number of its root.
+    /// Runs the step in a call's memory; `address` gives that of a buffer by the number of its root. Tells what it has exchanged
+    /// or waited for; `None` where nothing concerns another rank.
     ///
     /// # Safety
     /// `address` gives host memory in which all elements of the operand and the result lie, at these sizes, and which stays
@@ -252,8 +265,11 @@ impl ExchangeStep {
         address: &dyn Fn(usize) -> *mut u8,
         sizes: &Sizes,
         exchanges: &mut Exchanges<'_>,
-    ) -> Result<(), ExchangeError> {
-        let Some(what) = &self.what else { return self.complete(exchanges) };
+    ) -> Result<Option<Exchanged>, ExchangeError> {
+        let Some(what) = &self.what else {
+            let done = self.complete(exchanges)?;
+            return Ok(done.map(|(group, bytes)| Exchanged { what: "wait", group, bytes }));
+        };
         let (input, output) = (self.input.extent(sizes)?, self.output.extent(sizes)?);
         let from = address(self.input.root).wrapping_offset(input.offset);
         let to = address(self.output.root).wrapping_offset(output.offset);
@@ -274,11 +290,13 @@ impl ExchangeStep {
         let mut scattered = (!output.is_contiguous()).then(|| vec![0u64; words]);
         let receive = scattered.as_mut().map_or(to, |s| s.as_mut_ptr().cast());
         let count = if takes { input.numel() / size.max(1) } else { input.numel() };
+        let bytes = (input.numel().max(output.numel()) * width) as u64;
         let started = |ticket, step| Started {
             output: self.output.root,
             ticket,
             step,
             rank,
+            bytes,
             _packed: packed,
             scattered: scattered.map(|s| (s, to, output)),
         };
@@ -293,7 +311,7 @@ impl ExchangeStep {
                 }
             }
             started(Ticket(0), self.clone()).finish(width);
-            return Ok(());
+            return Ok(None);
         }
         let exchange = Exchange {
             step: &self.name,
@@ -309,20 +327,23 @@ impl ExchangeStep {
         // programs do not use them in between.
         let ticket = unsafe { engine.start(&exchange) }.map_err(|m| self.failed(what, rank, m))?;
         exchanges.started.push(started(ticket, self.clone()));
-        if what.asynchronous { Ok(()) } else { self.complete(exchanges) }
+        if !what.asynchronous {
+            self.complete(exchanges)?;
+        }
+        Ok(Some(Exchanged { what: what.op.name(), group: what.group.clone(), bytes }))
     }
 
-    /// Waits for the exchange into this step's result; none where the group is that of the rank alone.
-    fn complete(&self, exchanges: &mut Exchanges<'_>) -> Result<(), ExchangeError> {
+    /// Waits for the exchange into this step's result, and tells its group and bytes; none where the group is that of the rank
+    /// alone.
+    fn complete(&self, exchanges: &mut Exchanges<'_>) -> Result<Option<(String, u64)>, ExchangeError> {
         let mine = |s: &Started| s.output == self.output.root;
-        let Some(at) = exchanges.started.iter().position(mine) else { return Ok(()) };
+        let Some(at) = exchanges.started.iter().position(mine) else { return Ok(None) };
         let started = exchanges.started.remove(at);
-        let Some(engine) = exchanges.engine else { return Ok(()) };
-        if let (Err(message), Some(what)) = (engine.wait(started.ticket), &started.step.what) {
-            return Err(started.step.failed(what, started.rank, message));
-        }
+        let (Some(engine), Some(what)) = (exchanges.engine, &started.step.what) else { return Ok(None) };
+        engine.wait(started.ticket).map_err(|message| started.step.failed(what, started.rank, message))?;
+        let about = (what.group.clone(), started.bytes);
         started.finish(self.input.width);
-        Ok(())
+        Ok(Some(about))
     }
 
     /// Number of ranks and own number of the group.

@@ -14,7 +14,7 @@ mod sizes;
 pub use binder::{Binder, Equation, Mismatch, SizeSource};
 pub use dynamic::Dynamic;
 pub use exchange::{
-    Collectives, Exchange, ExchangeError, ExchangeStep, Exchanges, Ticket, combine_into, divide,
+    Collectives, Exchange, ExchangeError, ExchangeStep, Exchanged, Exchanges, Ticket, combine_into, divide,
 };
 pub use machine::{Exec, Machine};
 pub use planned::{Node, Number, Plan, PlannedStep, control};

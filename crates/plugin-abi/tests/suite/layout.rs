@@ -63,7 +63,10 @@ fn tables_have_their_golden_layout() {
     check::<FfxCollectivePrograms>("FfxCollectivePrograms 16: attach@8+8");
     check::<FfxInspection>("FfxInspection 24: listings@8+8 observe@16+8");
     check::<FfxListing>("FfxListing 56: step@8+16 language@24+16 text@40+16");
-    check::<FfxStepRun>("FfxStepRun 64: device@8+8 program@16+16 step@32+16 ago@48+8 duration@56+8");
+    check::<FfxStepRun>(
+        "FfxStepRun 120: device@8+8 program@16+16 step@32+16 ago@48+8 duration@56+8 exchange@64+16 group@80+16 \
+         bytes@96+8 exchanges@104+8 stream@112+8",
+    );
     check::<FfxArtifact>("FfxArtifact 32: device@8+8 bytes@16+8 n_bytes@24+8");
     check::<FfxPlugin>(
         "FfxPlugin 120: ctx@8+8 describe@16+8 enumerate_devices@24+8 compile@32+8 executable_info@40+8 execute@48+8 \

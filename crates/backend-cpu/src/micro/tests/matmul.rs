@@ -402,6 +402,90 @@ fn a_hook_takes_blocks_in_scratch() {
     }
 }
 
+/// The columns of the blocks that a hook of such products is given.
+fn columns_of(isa: Isa, (m, n, k): (usize, usize, usize), entries: usize) -> Vec<(usize, usize)> {
+    let (a, b) = (Mat::new(1, 1, m, k), Mat::new(0, 2, k, n));
+    let blocks = std::sync::Mutex::new(Vec::new());
+    let keep = |block: &EpilogueBlock| blocks.lock().unwrap().push((block.col0, block.col1));
+    // SAFETY: all products read the same operands, and the hook does not use the block's memory.
+    unsafe {
+        matmul_strided(&MatmulStrided {
+            isa,
+            m,
+            n,
+            k,
+            a: a.view(),
+            b: b.view(),
+            c: std::ptr::null_mut(),
+            c_row_stride: n as isize,
+            c_col_stride: 1,
+            batch: &[BatchDim { size: entries, a_stride: 0, b_stride: 0, c_stride: (m * n) as isize }],
+            epilogue: Epilogue { hook: hook(&keep), ..Epilogue::default() },
+        })
+        .unwrap();
+    }
+    blocks.into_inner().unwrap()
+}
+
+#[test]
+fn a_hook_is_given_whole_rows_of_shallow_products() {
+    for isa in isas() {
+        for (size, entries) in [((512, 256, 4), 16), ((2000, 300, 16), 1), ((700, 768, 64), 2)] {
+            let blocks = columns_of(isa, size, entries);
+            assert!(blocks.len() > entries, "{isa:?} {size:?}: the product is one block");
+            let whole = blocks.iter().all(|b| *b == (0, size.1));
+            assert!(whole, "{isa:?} {size:?}: rows are cut");
+        }
+    }
+}
+
+/// Products whose result is only stored, three of them.
+fn check_stored(isa: Isa, (m, n, k): (usize, usize, usize), layouts: [usize; 2]) {
+    let a: Vec<_> = (0..3).map(|e| Mat::new(layouts[0], e, m, k)).collect();
+    let b: Vec<_> = (0..3).map(|e| Mat::new(layouts[1], 10 + e, k, n)).collect();
+    let (a_len, b_len, row) = (a[0].data.len(), b[0].data.len(), n + 2);
+    let a_all: Vec<f32> = a.iter().flat_map(|m| m.data.clone()).collect();
+    let b_all: Vec<f32> = b.iter().flat_map(|m| m.data.clone()).collect();
+    let mut c = vec![9.0f32; 3 * m * row];
+    let strides = [a_len, b_len, m * row].map(|x| x as isize);
+    // SAFETY: the operands are as large as described.
+    unsafe {
+        matmul_strided(&MatmulStrided {
+            isa,
+            m,
+            n,
+            k,
+            a: MatRef { ptr: a_all.as_ptr(), ..a[0].view() },
+            b: MatRef { ptr: b_all.as_ptr(), ..b[0].view() },
+            c: c.as_mut_ptr(),
+            c_row_stride: row as isize,
+            c_col_stride: 1,
+            batch: &[BatchDim { size: 3, a_stride: strides[0], b_stride: strides[1], c_stride: strides[2] }],
+            epilogue: Epilogue::default(),
+        })
+        .unwrap();
+    }
+    for (at, got) in c.iter().enumerate() {
+        let (e, i, j) = (at / row / m, at / row % m, at % row);
+        let what = format!("stored {isa:?} m {m} n {n} k {k} {layouts:?} entry {e} ({i}, {j})");
+        match j < n {
+            true => assert_close(*got, &reference(&a[e], &b[e], k, i, j), &what),
+            false => assert!(*got == 9.0, "{what} is not of the result"),
+        }
+    }
+}
+
+#[test]
+fn few_columns_match_f64_in_all_layouts() {
+    for isa in isas() {
+        for n in 1..=5 {
+            for (m, k) in [(9, 1), (16, 70), (37, 300), (300, 33)] {
+                (0..16).for_each(|layout| check_stored(isa, (m, n, k), [layout / 4, layout % 4]));
+            }
+        }
+    }
+}
+
 #[test]
 fn nan_and_infinity_pass_through_the_epilogue() {
     let b = [1.0f32, 0.0, 0.0, 1.0];

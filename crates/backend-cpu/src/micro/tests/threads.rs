@@ -99,7 +99,9 @@ fn turned_product(isa: Isa, [m, n, k]: [usize; 3], threads: usize) -> Vec<f32> {
 fn products_do_not_depend_on_threads() {
     for isa in isas() {
         // Few rows beyond whole tiles, cut by rows and by columns.
-        for sizes in [[43, 64, 2000], [57, 33, 1500], [29, 640, 300], [15, 700, 300], [7, 300, 400]] {
+        for sizes in
+            [[43, 64, 2000], [57, 33, 1500], [29, 640, 300], [15, 700, 300], [7, 300, 400], [300, 3, 900]]
+        {
             let (alone, turned) = (product(isa, sizes, 1), turned_product(isa, sizes, 1));
             for threads in [2, 3, 5, 8] {
                 assert!(alone == product(isa, sizes, threads), "{isa:?} {sizes:?} on {threads} threads");
