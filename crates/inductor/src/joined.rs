@@ -15,10 +15,15 @@ use crate::affine::{self, SymBounds};
 use crate::defs::{Def, DefKind, Defs, Place, template_operands};
 use crate::in_place::lineage;
 use crate::inline::{Inliner, no_forward};
+use crate::peak::Lives;
 use crate::realize::layout;
 
 /// Parts begin at multiples of so many bytes, and so do their rows: what backends load at once stays aligned.
 const ALIGNED: i64 = 16;
+
+/// All concatenations of a program together may let its temporaries take more memory by this part of them: a block whose layers
+/// read all earlier results, and images that skip layers, lie in the whole before its other parts are computed.
+const GROWTH: i64 = 16;
 
 /// A part of a concatenation as its body names it: what lies from `start` to `end` along the dimension.
 struct Part {
@@ -57,12 +62,15 @@ pub(crate) fn run(defs: &mut Defs) {
     uses.insert_copies(defs);
 }
 
-/// The readers of definitions, views passed over, and the operands of templates and routines that lie in their memory.
+/// The readers of definitions, the operands of templates and routines that lie in their memory, and how long that lives.
 struct Uses {
     readers: FxHashMap<BufId, Vec<BufId>>,
     operands: FxHashMap<BufId, Vec<BufId>>,
     /// Copies of parts that nothing computes in place, before the concatenation that they belong to.
     copies: FxHashMap<BufId, Vec<BufId>>,
+    lives: Lives,
+    /// Most bytes that temporaries may take.
+    most: i64,
 }
 
 impl Uses {
@@ -84,7 +92,10 @@ impl Uses {
                 }
             }
         }
-        Uses { readers, operands, copies: FxHashMap::default() }
+        let lives = Lives::of(defs);
+        let peak = lives.peak(defs);
+        let most = peak.saturating_add(peak / GROWTH);
+        Uses { readers, operands, copies: FxHashMap::default(), lives, most }
     }
 
     fn readers(&self, id: BufId) -> &[BufId] {
@@ -99,6 +110,17 @@ impl Uses {
                 DefKind::Control { .. } | DefKind::Extern { op: ExternOp::Collective(_), .. } => false,
                 DefKind::Loop { .. } if !def.realized && def.is_view() => self.take_strides(defs, reader),
                 _ => true,
+            }
+        })
+    }
+
+    /// Whether no loop reads the memory of `id`, through views too: what computes that is then no part of the kernel of a reader.
+    fn is_apart(&self, defs: &Defs, id: BufId) -> bool {
+        self.readers(id).iter().all(|&reader| {
+            let def = defs.get(reader);
+            match &def.kind {
+                DefKind::Template(_) | DefKind::Extern { .. } | DefKind::Control { .. } => true,
+                _ => !def.realized && def.is_view() && self.is_apart(defs, reader),
             }
         })
     }
@@ -248,7 +270,7 @@ fn prefix(defs: &mut Defs, uses: &Uses, id: BufId, chain: &Chain) -> bool {
     let Some((place, strides)) = found else { return false };
     let parts = chain.parts.iter().filter_map(|p| Some(seen(defs, p.source)?.0)).collect();
     let before = replace(defs, id, DefKind::Joined { parts }, strides, Some(place));
-    if !uses.hold(defs, id) {
+    if !uses.hold(defs, id) || uses.lives.peak(defs) > uses.most {
         before.restore(defs, id);
         return false;
     }
@@ -303,39 +325,62 @@ fn join(defs: &mut Defs, uses: &mut Uses, id: BufId, chain: &Chain) {
         fits.push(fit.filter(|f| !taken.contains(&f.def)));
         taken.extend(fits.last().and_then(Option::as_ref).map(|f| f.def));
     }
-    let runs = runs(chain, &fits);
-    if !moves_less(defs, id, chain, &fits, runs.len()) {
-        return;
-    }
-    let placed = fits.into_iter().flatten().collect::<Vec<_>>();
-    let mut before = Vec::new();
-    for Fit { def, strides, place } in placed {
-        before.push((def, relocate(defs, def, strides, place)));
-    }
-    if !before.iter().all(|(def, _)| uses.hold(defs, *def)) {
-        before.into_iter().for_each(|(def, (strides, place))| {
-            let def = defs.get_mut(def);
-            (def.strides, def.place) = (strides, place);
-        });
-        return;
-    }
+    let Some(runs) = settle(defs, uses, id, chain, &mut fits) else { return };
     let copies: Vec<BufId> =
         runs.iter().map(|run| copy(defs, id, chain, run.clone(), (&strides, &place))).collect();
-    let parts = taken.into_iter().chain(copies.iter().copied()).collect();
+    let parts = fits.iter().flatten().map(|fit| fit.def).chain(copies.iter().copied()).collect();
     uses.copies.insert(id, copies);
     let own = defs.get(id).place.clone();
     replace(defs, id, DefKind::Joined { parts }, strides, own);
 }
 
+/// Places parts where they fit, and gives the runs of others; `None` where all are as before. Parts that are computed long
+/// before others make the whole live from then on: where that takes too much memory the earliest ones are copied.
+fn settle(
+    defs: &mut Defs,
+    uses: &Uses,
+    id: BufId,
+    chain: &Chain,
+    fits: &mut [Option<Fit>],
+) -> Option<Vec<std::ops::Range<usize>>> {
+    loop {
+        let runs = runs(chain, fits);
+        if !moves_less(defs, uses, id, chain, fits, runs.len()) {
+            return None;
+        }
+        let mut before = Vec::new();
+        for Fit { def, strides, place } in fits.iter().flatten() {
+            before.push((*def, relocate(defs, *def, strides.clone(), Some(place.clone()))));
+        }
+        let strided = before.iter().all(|(def, _)| uses.hold(defs, *def));
+        if strided && uses.lives.peak(defs) <= uses.most {
+            return Some(runs);
+        }
+        for (def, (strides, place)) in before {
+            relocate(defs, def, strides, place);
+        }
+        let at = |fit: &Option<Fit>| fit.as_ref().map_or(usize::MAX, |fit| uses.lives.place(fit.def));
+        let earliest = fits.iter_mut().filter(|fit| strided && fit.is_some()).min_by_key(|fit| at(fit))?;
+        *earliest = None;
+    }
+}
+
 /// Whether fewer bytes move where the parts that fit are written in place and a kernel copies each run of others. A
-/// concatenation with memory is copied by one kernel, one without by none.
-fn moves_less(defs: &Defs, id: BufId, chain: &Chain, fits: &[Option<Fit>], runs: usize) -> bool {
+/// concatenation with memory is copied by a kernel, which is that of a reader where this is a loop; one without by none.
+fn moves_less(
+    defs: &Defs,
+    uses: &Uses,
+    id: BufId,
+    chain: &Chain,
+    fits: &[Option<Fit>],
+    runs: usize,
+) -> bool {
     let numel = |part: &Part| defs.numel_hint(&defs.get(part.source).sizes);
     let sum = |placed: bool| -> i64 {
         let of = chain.parts.iter().zip(fits).filter(|(_, fit)| fit.is_some() == placed);
         of.map(|(part, _)| numel(part)).fold(0, i64::saturating_add)
     };
-    let one = usize::from(defs.get(id).realized);
+    let one = usize::from(defs.get(id).realized && uses.is_apart(defs, id));
     runs <= one && sum(true) > sum(false)
 }
 
@@ -501,7 +546,7 @@ fn replace(defs: &mut Defs, id: BufId, kind: DefKind, strides: Shape, place: Opt
     }
 }
 
-fn relocate(defs: &mut Defs, id: BufId, strides: Shape, place: Place) -> (Shape, Option<Place>) {
+fn relocate(defs: &mut Defs, id: BufId, strides: Shape, place: Option<Place>) -> (Shape, Option<Place>) {
     let def = defs.get_mut(id);
-    (std::mem::replace(&mut def.strides, strides), def.place.replace(place))
+    (std::mem::replace(&mut def.strides, strides), std::mem::replace(&mut def.place, place))
 }

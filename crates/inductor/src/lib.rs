@@ -35,6 +35,7 @@ mod kernels;
 mod layout;
 mod lower;
 mod merge;
+mod peak;
 mod realize;
 mod schedule;
 mod text;

@@ -129,10 +129,11 @@ impl ArenaPlan {
         Ok(if shared.1 <= apart.1 { shared } else { apart })
     }
 
-    /// Whether [`place_over_operands`](Self::place_over_operands) may give one memory to both buffers although one step uses both: it writes the one over
-    /// the other. Code of a step that reads the one and writes the other must not take what it reads for constant, nor their
-    /// memory for different. `true` may be said of more than are placed so.
+    /// Whether [`place_over_operands`](Self::place_over_operands) may give one memory to both buffers, or to what they are views
+    /// of, although one step uses both: it writes the one over the other. Code of a step that reads the one and writes the other
+    /// must not take what it reads for constant, nor their memory for different. `true` may be said of more than are placed so.
     pub fn may_share(&self, program: &Program, a: BufId, b: BufId) -> bool {
+        let (a, b) = (program.root(a), program.root(b));
         let life = |buf: BufId| self.lives.iter().find(|l| l.buf == buf);
         let (Some(first), Some(second)) = (life(a), life(b)) else { return false };
         let (one, other) = (&program.buffers[a], &program.buffers[b]);
