@@ -367,14 +367,7 @@ fn settle(
 
 /// Whether fewer bytes move where the parts that fit are written in place and a kernel copies each run of others. A
 /// concatenation with memory is copied by a kernel, which is that of a reader where this is a loop; one without by none.
-fn moves_less(
-    defs: &Defs,
-    uses: &Uses,
-    id: BufId,
-    chain: &Chain,
-    fits: &[Option<Fit>],
-    runs: usize,
-) -> bool {
+fn moves_less(defs: &Defs, uses: &Uses, id: BufId, chain: &Chain, fits: &[Option<Fit>], runs: usize) -> bool {
     let numel = |part: &Part| defs.numel_hint(&defs.get(part.source).sizes);
     let sum = |placed: bool| -> i64 {
         let of = chain.parts.iter().zip(fits).filter(|(_, fit)| fit.is_some() == placed);
@@ -477,15 +470,7 @@ fn copy(
     let def = defs.get(id);
     let mut sizes = def.sizes.clone();
     sizes[chain.dim] = &last.end - &first.start;
-    let kind = match (parts, &def.kind) {
-        ([_, _, ..], DefKind::Loop { insts, value }) => shifted((insts, *value), chain.dim, &first.start),
-        _ => {
-            let mut b = BodyBuilder::new();
-            let at = (0..sizes.len() as u32).map(SymExpr::loop_var).collect();
-            let value = b.load(first.source, def.dtype, at);
-            DefKind::Loop { insts: b.finish(), value }
-        }
-    };
+    let kind = one_behind_the_other(def, parts, chain.dim);
     let copied = Def {
         name: format!("{}_part", def.name),
         origin: def.origin.clone(),
@@ -505,19 +490,35 @@ fn copy(
     new
 }
 
-/// A body from `start` on along a dimension.
-fn shifted((insts, value): (&[Inst], Val), dim: usize, start: &SymExpr) -> DefKind {
-    let (mut insts, value) = (insts.to_vec(), value);
-    let here = SymExpr::loop_var(dim as u32) + start;
-    let moved = |e: &mut SymExpr| *e = e.subst(&|a| (*a == Atom::Loop(dim as u32)).then(|| here.clone()));
-    for inst in &mut insts {
-        match &mut inst.kind {
-            InstKind::Index(e) => moved(e),
-            InstKind::Load { index, .. } => index.iter_mut().for_each(moved),
-            _ => {}
-        }
+/// The elements of neighbouring parts, from the first part's on.
+fn one_behind_the_other(def: &Def, parts: &[Part], dim: usize) -> DefKind {
+    let mut b = BodyBuilder::new();
+    let first = parts.first().map_or(&SymExpr::ZERO, |part| &part.start);
+    let place = SymExpr::loop_var(dim as u32);
+    let mut value = None;
+    for (n, part) in parts.iter().enumerate().rev() {
+        let (start, end) = (&part.start - first, &part.end - first);
+        let mut at: Shape = (0..def.sizes.len() as u32).map(SymExpr::loop_var).collect();
+        at[dim] = &place - &start;
+        let mut compared = |op, limit: SymExpr| {
+            let (place, limit) = (b.index(place.clone()), b.index(limit));
+            b.op(op, &[place, limit])
+        };
+        let behind = (n > 0).then(|| compared(ScalarOp::Ge, start));
+        let before = (n + 1 < parts.len()).then(|| compared(ScalarOp::Lt, end));
+        let mask = match (behind, before) {
+            (Some(x), Some(y)) => Some(b.op(ScalarOp::And, &[x, y])),
+            (x, y) => x.or(y),
+        };
+        let v = b.push(def.dtype, InstKind::Load { buf: part.source, index: at, mask });
+        let v = b.cast(v, def.dtype.compute());
+        value = Some(match (value, before) {
+            (Some(rest), Some(before)) => b.select(before, v, rest),
+            _ => v,
+        });
     }
-    DefKind::Loop { insts, value }
+    let value = value.map_or(Val(0), |v| b.cast(v, def.dtype));
+    DefKind::Loop { insts: b.finish(), value }
 }
 
 /// What a definition was before.

@@ -98,6 +98,7 @@ pub(crate) fn schedule(defs: &mut Defs) -> Schedule {
         let latest = reads.filter_map(|(read, _)| Some((s.group_of.get(read).copied()?, *read))).max();
         // What is computed again belongs to its readers, not to what it is computed from.
         let latest = latest.filter(|(_, read)| !only_behind_barriers(defs, id, *read)).map(|(g, _)| g);
+        let latest = latest.filter(|g| !lives_earlier(defs, &s, id, *g));
         let joined = latest.and_then(|g| Some((g, join(defs, &s.groups[g], id, &s.loads[&id])?)));
         let at = match joined {
             Some((g, group)) => {
@@ -133,6 +134,14 @@ fn only_behind_barriers(defs: &Defs, id: BufId, source: BufId) -> bool {
         }
     }
     behind
+}
+
+/// Whether a copy into a concatenation that is made in this group would be there before any other part of that: all of it would
+/// live from then on.
+fn lives_earlier(defs: &Defs, s: &Schedule, id: BufId, group: usize) -> bool {
+    let of = |id: BufId| defs.get(id).place.as_ref().map(|place| place.of);
+    let whole = of(id).filter(|_| defs.get(id).is_view());
+    whole.is_some() && !s.group_of.iter().any(|(part, g)| *g <= group && of(*part) == whole)
 }
 
 /// An index of a member's body in the kernel's loop variables.

@@ -118,7 +118,8 @@ pub fn residual(g: &mut Gen) -> Result<Known, OpError> {
         let width = sizes[sizes.len() - 1].clone();
         let leading: Vec<usize> = (0..sizes.len() - 1).collect();
         if !leading.is_empty() {
-            x = g.call("aten.amax.default", vec![x.id.into(), ints(&leading), true.into()], x.exact, x.size)?;
+            x =
+                g.call("aten.amax.default", vec![x.id.into(), ints(&leading), true.into()], x.exact, x.size)?;
         }
         sizes = [SymExpr::ONE, width].into_iter().collect::<Shape>();
         x = g.call("aten.reshape.default", vec![x.id.into(), sizes[..].into()], x.exact, x.size)?;
@@ -128,10 +129,8 @@ pub fn residual(g: &mut Gen) -> Result<Known, OpError> {
     let (k, n) = (g.number(&width).max(1) as f64, g.number(&hidden).max(1) as f64);
     // Two products, so that the addend has memory.
     let own = product(g, x)?;
-    let (up, down) = (
-        g.input(dtype, &[hidden.clone(), width.clone()], ""),
-        g.input(dtype, &[width.clone(), hidden], ""),
-    );
+    let (up, down) =
+        (g.input(dtype, &[hidden.clone(), width.clone()], ""), g.input(dtype, &[width.clone(), hidden], ""));
     let y = g.call("aten.linear.default", vec![own.id.into(), up.id.into()], false, 1.5 * k * own.size)?;
     let y = g.call("aten.mul.Scalar", vec![y.id.into(), (1.0 / k).into()], false, 1.5 * own.size)?;
     let y = g.call("aten.tanh.default", vec![y.id.into()], false, 1.0)?;
@@ -139,4 +138,54 @@ pub fn residual(g: &mut Gen) -> Result<Known, OpError> {
     let r = g.call("aten.add.Tensor", vec![z.id.into(), own.id.into()], false, 1.5 * n + own.size)?;
     let r = if g.rng.one_in(2) { g.call("aten.relu.default", vec![r.id.into()], false, r.size)? } else { r };
     g.call("aten.mul.Scalar", vec![r.id.into(), (1.0 / n).into()], false, r.size / n)
+}
+
+/// Products of one value, of widths that are whole vectors, one behind the other, and what reads all of them.
+pub fn wide_parts(g: &mut Gen) -> Result<Known, OpError> {
+    let width = *g.rng.pick(&[8i64, 16, 32]);
+    let mut sizes: Shape = [g.dim()].into_iter().collect();
+    if g.rng.one_in(3) {
+        sizes.push((*g.rng.pick(&[1i64, 2, 3])).into());
+    }
+    sizes.push(width.into());
+    if g.numel(&sizes) > 1500 {
+        return Err(refused());
+    }
+    let float = g.float;
+    let x = g.input(float, &sizes, "");
+    let mut parts: Vec<Known> = Vec::new();
+    let count = 2 + g.rng.below(3);
+    while parts.len() < count {
+        let next = match g.rng.below(8) {
+            0 => x,
+            1 => *parts.last().unwrap_or(&x),
+            _ => wide_part(g, parts.last().copied().filter(|p| g.sizes(p.id) == sizes).unwrap_or(x), width)?,
+        };
+        parts.push(next);
+    }
+    let last = sizes.len() - 1;
+    // Along another dimension where all are alike.
+    let alike = parts.iter().all(|p| g.sizes(p.id) == sizes);
+    let d = if alike && g.rng.one_in(3) { g.rng.below(last) } else { last };
+    let all = Arg::values(parts.iter().map(|k| k.id).collect::<Vec<_>>());
+    let y = g.call("aten.cat.default", vec![all, int(d)], false, 10.0)?;
+    match g.rng.below(3) {
+        0 => product(g, y),
+        1 => g.call("aten.tanh.default", vec![y.id.into()], false, 1.0),
+        _ => Ok(y),
+    }
+}
+
+/// A product of `x`, as wide or of another whole number of vectors, as it is or with something behind it.
+fn wide_part(g: &mut Gen, x: Known, width: i64) -> Result<Known, OpError> {
+    let to = *g.rng.pick(&[width, width, 8, 24]);
+    let w = g.input(g.dtype(x.id), &[to.into(), width.into()], "");
+    let n = width as f64;
+    let y = g.call("aten.linear.default", vec![x.id.into(), w.id.into()], false, 1.5 * n * x.size)?;
+    let y = g.call("aten.mul.Scalar", vec![y.id.into(), (1.0 / n).into()], false, 1.5 * x.size)?;
+    match g.rng.below(4) {
+        0 => g.call("aten.relu.default", vec![y.id.into()], false, y.size),
+        1 => g.call("aten.softmax.int", vec![y.id.into(), Arg::int(-1)], false, 1.0),
+        _ => Ok(y),
+    }
 }

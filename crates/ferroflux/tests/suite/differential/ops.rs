@@ -56,7 +56,8 @@ const SHARING: &[(usize, Step)] = &[
     (2, matmul),
     (1, conv_block),
     (1, scatter),
-    (8, memory::concatenation),
+    (6, memory::concatenation),
+    (8, memory::wide_parts),
     (3, memory::dense_block),
     (5, memory::residual),
 ];
