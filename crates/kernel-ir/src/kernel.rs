@@ -435,7 +435,9 @@ impl Step {
                 let tables = k.visibility.iter().flat_map(|v| v.tables());
                 [&k.q, &k.k, &k.v].into_iter().chain(&k.mask).chain(tables).collect()
             }
-            Step::Extern(k) => k.inputs.iter().chain(k.visibility().into_iter().flat_map(Visibility::tables)).collect(),
+            Step::Extern(k) => {
+                k.inputs.iter().chain(k.visibility().into_iter().flat_map(Visibility::tables)).collect()
+            }
             Step::Bind(k) => vec![&k.from],
             Step::Assert(k) => vec![&k.pred],
             Step::Cond(k) => vec![&k.pred],

@@ -119,12 +119,16 @@ impl Gradient<'_> {
                 self.target,
                 far_rows.as_const().unwrap_or(4096) * row,
             ),
-            last_first: (a.causal || a.visibility.as_ref().is_some_and(|v| v.rows.is_some())) && side == Side::Queries,
+            last_first: (a.causal || a.visibility.as_ref().is_some_and(|v| v.rows.is_some()))
+                && side == Side::Queries,
             own,
             heads: heads.clone(),
         };
         let (rows, keys, group) = (&o.rows, &o.keys, &o.group);
-        let table = a.visibility.as_ref().and_then(|v| if side == Side::Queries { v.rows.as_ref() } else { v.columns.as_ref() });
+        let table = a
+            .visibility
+            .as_ref()
+            .and_then(|v| if side == Side::Queries { v.rows.as_ref() } else { v.columns.as_ref() });
         let mut shown = |lines: &str, head: &str, [first, end]: [&str; 2]| {
             let table = table?;
             let text = masks::Shown { table, own, far, lines, head, first, end }.text(o, &["shown"], uses);

@@ -7,11 +7,11 @@
 use ir_core::{DType, SymExpr};
 use kernel_ir::Operand;
 
+use crate::GenError;
 use crate::attention::Operands;
 use crate::attention::backward::Side;
 use crate::attention::masks::WORD as KEYS;
 use crate::text::body::Uses;
-use crate::GenError;
 use crate::text::types::memory_type;
 
 /// The factor that turns a score into an exponent of 2, and statements that transform each score of an iteration.
@@ -107,13 +107,18 @@ for (int n = 0; n < {}; ++n) {{
 
     /// Computes the mask of each score; says whether scores are scaled later. What is behind the last query or key has the mask of
     /// the last one.
-    fn by_function(&self, o: &Operands<'_>, positive: bool, uses: &mut Uses) -> Result<(bool, String), GenError> {
+    fn by_function(
+        &self,
+        o: &Operands<'_>,
+        positive: bool,
+        uses: &mut Uses,
+    ) -> Result<(bool, String), GenError> {
         let Some((function, value)) = o.function(uses)? else {
             return Err(GenError::Malformed("a mask without a function".into()));
         };
         let truth = o.function_dtype() == Some(DType::Bool);
         let (element, apply) = match truth {
-            true => ("bool", format!("if (!(seen && element)) score[n] = -INF32;\n")),
+            true => ("bool", "if (!(seen && element)) score[n] = -INF32;\n".to_owned()),
             false => (
                 "float",
                 format!(

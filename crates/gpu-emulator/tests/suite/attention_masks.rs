@@ -95,7 +95,8 @@ impl Mask<'_> {
         self.sizes = sizes;
         let distance = self.op("sub", &[key.into(), query.into()]);
         let one = [1, 1, rows, keys];
-        let distance = self.op("slice", &[distance.into(), 1i64.into(), 0i64.into(), 1i64.into(), 1i64.into()]);
+        let distance =
+            self.op("slice", &[distance.into(), 1i64.into(), 0i64.into(), 1i64.into(), 1i64.into()]);
         let distance = self.op("reshape", &[distance.into(), Arg::from(&one[..])]);
         let distance = self.op("convert", &[distance.into(), F32.into()]);
         let distance = self.op("expand", &[distance.into(), Arg::from(&all[..])]);
@@ -237,7 +238,8 @@ fn words_of(program: &Program, step: &Step, given: &[i64]) -> Vec<u32> {
         _ => unreachable!("the masks have fixed sizes"),
     };
     let words: Vec<u64> = kernel.params.iter().map(argument).collect();
-    let module = Module::new(&Prelude::new(&emulator.target()), kernel.source.clone(), vec![ENTRY.to_owned()]);
+    let module =
+        Module::new(&Prelude::new(&emulator.target()), kernel.source.clone(), vec![ENTRY.to_owned()]);
     let function = &emulator.compile(&[module]).unwrap()[0][0];
     let blocks = [0, 1, 2].map(|d| size(&kernel.launch.blocks[d]) as u32);
     let grid = Grid { blocks, threads: kernel.launch.threads, shared: kernel.launch.shared };
@@ -262,9 +264,13 @@ fn assert_table(program: &Program, given: &[i64], [rows, keys]: [i64; 2], shows:
         let half = (far + 2047) / 2048;
         for (o, f) in (0..(own + 63) / 64).flat_map(|o| (0..(far + 63) / 64).map(move |f| (o, f))) {
             let pair = |a: i64, b: i64| if table.by_keys { shows(b, a) } else { shows(a, b) };
-            let pairs = || (o * 64..own.min(o * 64 + 64)).flat_map(|a| (f * 64..far.min(f * 64 + 64)).map(move |b| (a, b)));
+            let pairs = || {
+                (o * 64..own.min(o * 64 + 64))
+                    .flat_map(|a| (f * 64..far.min(f * 64 + 64)).map(move |b| (a, b)))
+            };
             let (some, whole) = (pairs().any(|(a, b)| pair(a, b)), pairs().all(|(a, b)| pair(a, b)));
-            let bit = |second: i64| words[(o * 2 * half + second * half + f / 32) as usize] >> (f % 32) & 1 != 0;
+            let bit =
+                |second: i64| words[(o * 2 * half + second * half + f / 32) as usize] >> (f % 32) & 1 != 0;
             assert_eq!((bit(0), bit(1)), (some, whole), "{}: block {o}, {f}", call.name);
         }
     }

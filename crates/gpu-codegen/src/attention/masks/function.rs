@@ -41,7 +41,10 @@ impl Function {
     /// The function that loads the mask from `view`, a buffer of the mask's sizes and strides.
     pub(super) fn of_elements(program: &Program, view: BufId) -> Function {
         let index = (0..4).map(SymExpr::loop_var).collect();
-        let inst = Inst { dtype: program.buffers[view].dtype, kind: InstKind::Load { buf: view, index, mask: None } };
+        let inst = Inst {
+            dtype: program.buffers[view].dtype,
+            kind: InstKind::Load { buf: view, index, mask: None },
+        };
         Function { insts: vec![inst], inlined: Vec::new(), first: program.steps.len() }
     }
 
@@ -178,7 +181,9 @@ impl<'p> Inliner<'p> {
         let (Some(Step::Loop(kernel)), None) = (kernels.next(), kernels.next()) else { return None };
         let [stage] = &kernel.stages[..] else { return None };
         let mut stores = stage.insts.iter().filter_map(|inst| match inst.kind {
-            InstKind::Store { buf, mask: None, mode: StoreMode::Write, .. } if program.root(buf) == root => Some(buf),
+            InstKind::Store { buf, mask: None, mode: StoreMode::Write, .. } if program.root(buf) == root => {
+                Some(buf)
+            }
             InstKind::Store { buf, .. } if program.root(buf) == root => Some(BufId(u32::MAX)),
             _ => None,
         });
@@ -252,7 +257,9 @@ impl<'p> Inliner<'p> {
                 self.loaded(*buf, index?, mask, *dtype)
             }
             InstKind::Check { value, size, .. } => {
-                let (Element::Int(e), size) = (of(*value)?, self.expr(size, values, loops)?) else { return None };
+                let (Element::Int(e), size) = (of(*value)?, self.expr(size, values, loops)?) else {
+                    return None;
+                };
                 let known = self.bounds();
                 let proved = e.is_non_negative(&known) && e.is_less_than(&size, &known);
                 proved.then_some(Element::Int(e))
@@ -264,7 +271,8 @@ impl<'p> Inliner<'p> {
                     return Some(known);
                 }
                 let dtypes = args.iter().map(|v| insts[v.0 as usize].dtype);
-                let args: Vec<Val> = given.into_iter().zip(dtypes).map(|(e, dtype)| self.value(e, dtype)).collect();
+                let args: Vec<Val> =
+                    given.into_iter().zip(dtypes).map(|(e, dtype)| self.value(e, dtype)).collect();
                 Some(Element::Value(self.body.op(*op, &args)))
             }
             InstKind::Cast(v) => {
@@ -306,7 +314,8 @@ impl<'p> Inliner<'p> {
         e.for_each_leaf(&mut |leaf| match leaf {
             Atom::Loop(n) => missing |= *n as usize >= loops.len(),
             Atom::Value(n) => {
-                missing |= !matches!(values.get(*n as usize), Some(Some(Element::Int(_) | Element::Value(_))));
+                missing |=
+                    !matches!(values.get(*n as usize), Some(Some(Element::Int(_) | Element::Value(_))));
             }
             _ => {}
         });
@@ -330,7 +339,8 @@ impl<'p> Inliner<'p> {
         let varies = |d: u32| address.any_leaf(|leaf| *leaf == Atom::Loop(d));
         let simple = self.writer(root).is_some_and(|(kernel, ..)| {
             let insts = &kernel.stages[0].insts;
-            insts.len() <= FEW && insts.iter().filter(|i| matches!(i.kind, InstKind::Load { .. })).count() <= 1
+            insts.len() <= FEW
+                && insts.iter().filter(|i| matches!(i.kind, InstKind::Load { .. })).count() <= 1
         });
         if (varies(2) && varies(3)) || simple {
             match (self.produced(root, Some(buf), &index), mask) {
@@ -365,7 +375,9 @@ impl<'p> Inliner<'p> {
         Some(match (op, args) {
             (ScalarOp::Add, [Int(a), Int(b)]) => Int(a + b),
             (ScalarOp::Sub, [Int(a), Int(b)]) => Int(a - b),
-            (ScalarOp::Mul, [Int(a), Int(b)]) if a.as_const().is_some() || b.as_const().is_some() => Int(a * b),
+            (ScalarOp::Mul, [Int(a), Int(b)]) if a.as_const().is_some() || b.as_const().is_some() => {
+                Int(a * b)
+            }
             (ScalarOp::Le, [Int(a), Int(b)]) | (ScalarOp::Ge, [Int(b), Int(a)]) => self.at_least_0(b - a),
             (ScalarOp::Lt, [Int(a), Int(b)]) | (ScalarOp::Gt, [Int(b), Int(a)]) => {
                 self.at_least_0(b - a - SymExpr::ONE)

@@ -11,8 +11,8 @@ mod table;
 
 use ir_core::{DType, Scalar, Shape, SymExpr};
 use kernel_ir::{
-    ArenaPlan, BufId, Buffer, ExternCall, ExternOp, Inst, InstKind, MaskTable, Operand, Program, Step, Storage,
-    Visibility,
+    ArenaPlan, BufId, Buffer, ExternCall, ExternOp, Inst, InstKind, MaskTable, Operand, Program, Step,
+    Storage, Visibility,
 };
 
 use self::function::Function;
@@ -121,8 +121,7 @@ fn prepare(program: &mut Program, target: &Target, mask: Operand, user: usize) -
     let large = [2, 3].iter().zip(FEWEST_NOTED).all(|(&d, least)| hint(program, &mask.sizes[d]) >= least);
     let noted = target.wgmma() && large && (moves[2] || moves[3]) && hides(&function, moves);
     let known = mask.sizes.iter().all(|size| size.as_const().is_some());
-    let constant =
-        |root| matches!(program.buffers[root].storage, Storage::Constant(_) | Storage::Persistent);
+    let constant = |root| matches!(program.buffers[root].storage, Storage::Constant(_) | Storage::Persistent);
     let storage = match known && function.loaded(program).all(constant) {
         true => Storage::Persistent,
         false => Storage::Arena,
@@ -255,7 +254,8 @@ fn use_prepared(step: &mut Step, all: &[Prepared]) {
 fn remove_unread(program: &mut Program, bufs: &[BufId]) {
     loop {
         let read = |p: &Program, root: BufId| {
-            let steps = p.init.iter().chain(&p.steps).any(|s| s.accesses().0.iter().any(|b| p.root(*b) == root));
+            let steps =
+                p.init.iter().chain(&p.steps).any(|s| s.accesses().0.iter().any(|b| p.root(*b) == root));
             steps || p.outputs.iter().any(|o| p.root(o.buf) == root)
         };
         let unread: Vec<BufId> = bufs.iter().copied().filter(|&b| !read(program, b)).collect();
