@@ -239,7 +239,7 @@ fn template(
                 None => None,
             },
             // Only where it is read.
-            blocks: None,
+            visibility: None,
             sums: match sums.filter(|v| schedule.group_of.contains_key(&BufId(v.0))) {
                 Some(sums) => Some(operand(sums)?),
                 None => None,

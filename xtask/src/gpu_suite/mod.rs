@@ -9,6 +9,9 @@
 mod compare;
 mod faults;
 mod indices;
+mod losses;
+mod masks;
+mod small;
 mod steps;
 mod table;
 
@@ -45,6 +48,10 @@ enum What {
     Faults,
     /// Runs programs with out-of-bounds indices, and times the checks.
     Indices(indices::Args),
+    /// Times attention with the masks of models beside the causal kernel.
+    Masks(masks::Args),
+    /// Times cross entropy with its gradient.
+    Losses(losses::Args),
     /// Compares every program of a packed folder with PyTorch and prints one table.
     Compare(compare::Args),
     /// Runs the steps in a packed folder.
@@ -75,6 +82,8 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         What::Faults => faults::run().map(|()| true),
         What::Compare(args) => compare::run(args).map(|()| true),
         What::Indices(args) => indices::run(args).map(|()| true),
+        What::Masks(args) => masks::run(args).map(|()| true),
+        What::Losses(args) => losses::run(args).map(|()| true),
         What::Pack { folder, programs, corpus } => pack(folder, programs, corpus).map(|()| true),
         What::Run { folder, minutes, logs, only, python, backend } => {
             let folder = folder.canonicalize().with_context(|| format!("{}", folder.display()))?;
