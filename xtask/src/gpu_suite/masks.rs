@@ -183,23 +183,20 @@ fn mask_lines(case: &Case) -> (String, &'static str) {
         line(format!("%both: {full} = aten.__and__.Tensor(%le, {shown})"));
         shown = "%both";
     }
-    text.push_str(&expanded(case, shown));
-    (text, "%m")
-}
-
-/// The lines that give a mask of truth values the shape that the operator takes, as numbers where models have it so.
-fn expanded(case: &Case, shown: &str) -> String {
-    let Case { batch: b, length: n, kind, .. } = *case;
-    let to = format!("[{b}, -1, {n}, {n}], false)\n");
-    if kind != Kind::CausalNumbers {
-        return format!("  %m: bool[{b}, 1, {n}, {n}] = aten.expand.default({shown}, {to}");
+    if kind == Kind::CausalNumbers {
+        line("%zero: bf16[] = aten.full.default([], 0.0, bf16, none, @cpu, false)".to_owned());
+        line(
+            "%least: bf16[] = aten.full.default([], -3.3895313892515355e38, bf16, none, @cpu, false)"
+                .to_owned(),
+        );
+        line(format!("%w: bf16[1, 1, {n}, {n}] = aten.where.self(%le, %zero, %least)"));
+        line(format!(
+            "%m: bf16[{b}, 1, {n}, {n}]{{0, 0, {n}, 1}} = aten.expand.default(%w, [{b}, -1, {n}, {n}], false)"
+        ));
+    } else {
+        line(format!("%m: {full} = aten.expand.default({shown}, [{b}, -1, {n}, {n}], false)"));
     }
-    format!(
-        "  %zero: bf16[] = aten.full.default([], 0.0, bf16, none, @cpu, false)\n  \
-         %least: bf16[] = aten.full.default([], -3.3895313892515355e38, bf16, none, @cpu, false)\n  \
-         %w: bf16[1, 1, {n}, {n}] = aten.where.self({shown}, %zero, %least)\n  \
-         %m: bf16[{b}, 1, {n}, {n}] = aten.expand.default(%w, {to}"
-    )
+    (text, "%m")
 }
 
 /// The graph of a case.
