@@ -152,7 +152,7 @@ pub(super) fn cases() -> Vec<Case> {
     // float32 of some, rounded and not.
     for dtype in &DTYPES[2..] {
         all.extend(NETWORKS.iter().step_by(5).map(|&(sizes, layout, e)| product(*dtype, sizes, layout, e)));
-        // Of convolutions with a window of one point libraries have the kernels of products.
+        // Windows of one point are timed in one dtype alone.
         let windows = WINDOWS.iter().filter(|([.., window, _], _)| *window > 1);
         all.extend(windows.map(|&(sizes, e)| convolution(*dtype, sizes, e)));
     }
