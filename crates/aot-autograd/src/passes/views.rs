@@ -265,8 +265,11 @@ fn product_of_merged(b: &mut Builder<'_>, site: &Site<'_>) -> Given {
         return Ok(None);
     }
     let (x, y) = (site.call.value("a")?, site.call.value("b")?);
-    let Some(batch) = batch_before(b.graph(), x).or_else(|| batch_before(b.graph(), y)) else { return Ok(None) };
-    let matrices = |own: &[SymExpr]| -> Shape { batch.iter().chain(&own[own.len() - 2..]).cloned().collect() };
+    let Some(batch) = batch_before(b.graph(), x).or_else(|| batch_before(b.graph(), y)) else {
+        return Ok(None);
+    };
+    let matrices =
+        |own: &[SymExpr]| -> Shape { batch.iter().chain(&own[own.len() - 2..]).cloned().collect() };
     let mut split = |v: ValueId| match transposed(b.graph(), v) {
         None => viewed(b, v, &matrices),
         Some(turned) => {
@@ -291,7 +294,8 @@ fn batch_before(graph: &Graph, v: ValueId) -> Option<Shape> {
     let v = transposed(graph, v).unwrap_or(v);
     let (joined, before) = (sizes(graph, v)?, sizes(graph, through(graph, v, "prims.reshape")?)?);
     let batch = before.len().checked_sub(2)?;
-    let joins = joined.len() > 2 && before.len() > joined.len() && before[batch..] == joined[joined.len() - 2..];
+    let joins =
+        joined.len() > 2 && before.len() > joined.len() && before[batch..] == joined[joined.len() - 2..];
     joins.then(|| before[..batch].iter().cloned().collect())
 }
 
