@@ -289,14 +289,16 @@ fn viewed(b: &mut Builder<'_>, v: ValueId, to: &dyn Fn(&[SymExpr]) -> Shape) -> 
     if sizes(b.graph(), source) == Some(&to[..]) { Ok(source) } else { b.reshape(source, &to) }
 }
 
-/// The batch dimensions of an operand of a product before a view joined them to fewer ones.
+/// The batch dimensions of an operand of a product before a view joined them to fewer ones, those of size 1 left out, which a view
+/// drops without joining anything. Two of them at most: attention is recognised with two (batch and heads), not with more.
 fn batch_before(graph: &Graph, v: ValueId) -> Option<Shape> {
     let v = transposed(graph, v).unwrap_or(v);
     let (joined, before) = (sizes(graph, v)?, sizes(graph, through(graph, v, "prims.reshape")?)?);
-    let batch = before.len().checked_sub(2)?;
-    let joins =
-        joined.len() > 2 && before.len() > joined.len() && before[batch..] == joined[joined.len() - 2..];
-    joins.then(|| before[..batch].iter().cloned().collect())
+    let (own, batch) = (joined.len().checked_sub(2)?, before.len().checked_sub(2)?);
+    let many = |dims: &[SymExpr]| -> Shape { dims.iter().filter(|s| **s != SymExpr::ONE).cloned().collect() };
+    let kept = many(&before[..batch]);
+    let joins = own > 0 && before[batch..] == joined[own..] && kept.len() > many(&joined[..own]).len();
+    (joins && kept.len() <= 2).then_some(kept)
 }
 
 /// The matrices of which a value is the transposed ones.
@@ -448,5 +450,30 @@ return %r";
         let rows = format!("{inputs}\n%m: f32[3, 10, 4] = prims.reshape(%h, [3, 10, 4])\n%y: f32[3, 4, 6] = prims.slice(%f, 0, 0, 3, 1)
 %p: f32[3, 10, 6] = prims.matmul(%m, %y)\nreturn %p");
         assert_unchanged(run, &PassCx::default(), &rows);
+    }
+
+    #[test]
+    fn products_whose_operands_lost_a_dimension_of_one_stay() {
+        let body = |before: &str, joined: &str| {
+            format!(
+                "%q: f32[{before}, 5, 4] = input \"q\"
+%k: f32[{joined}, 4, 6] = input \"k\"
+
+%a: f32[{joined}, 5, 4] = prims.reshape(%q, [{joined}, 5, 4])
+%p: f32[{joined}, 5, 6] = prims.matmul(%a, %k)
+return %p"
+            )
+        };
+        assert_unchanged(run, &PassCx::default(), &body("1, 2, 3", "2, 3"));
+        assert_unchanged(run, &PassCx::default(), &body("1, 6", "6"));
+        // A product of three batch dimensions is no attention.
+        assert_unchanged(run, &PassCx::default(), &body("2, 3, 4", "6, 4"));
+        assert_unchanged(run, &PassCx::default(), &body("2, 3, 4", "24"));
+        changes(
+            run,
+            &PassCx::default(),
+            &body("2, 1, 3", "6"),
+            "prims.reshape prims.reshape prims.matmul prims.reshape",
+        );
     }
 }
