@@ -51,7 +51,7 @@ use kernel_ir::{BufId, ExternOp, Program, Step};
 use thiserror::Error;
 
 pub use attention::masks::prepare_masks;
-pub use cost::{CostError, Costs, Measured, Model, Prediction, Speeds, StepWork, TERMS, Work, fit};
+pub use cost::{CostError, Costs, Measured, Model, Prediction, Speeds, StepWork, TERMS, Work, fit, may_win};
 pub use dialect::{Dialect, Prelude};
 pub use fused_launch::chain::{Chain, chain};
 pub use fused_launch::{LaunchGroup, fuse_launches};

@@ -4,7 +4,7 @@
 //! Architectures without a model keep the rules of `plan` and `gpu-codegen`. Not here: the model
 //! ([`gpu_codegen::Model`]), what was found before (`found`), and the search (`autotune`).
 
-use gpu_codegen::{Model, Prediction, StepWork, Target};
+use gpu_codegen::{Model, Prediction, StepWork, Target, may_win};
 use kernel_ir::{Program, Step};
 use rustc_hash::FxHashMap;
 
@@ -28,6 +28,8 @@ pub(crate) struct Choices {
     pub(crate) seconds: f64,
     /// The class of the step; empty where there is no prediction.
     pub(crate) class: String,
+    /// How many candidates a search does not time because they cannot win.
+    pub(crate) left_out: usize,
 }
 
 impl From<Vec<Candidate>> for Choices {
@@ -55,6 +57,23 @@ pub(crate) fn within_budget<'a>(steps: impl Iterator<Item = &'a mut Choices>, mo
             Some(rest) => left = rest,
             None => steps.into_iter().for_each(|step| step.candidates.truncate(1)),
         }
+    }
+}
+
+/// Says in the log how many candidates of a program's steps a search does not time.
+pub(crate) fn log_left_out<'a>(program: &str, steps: impl Iterator<Item = &'a Choices>) {
+    let (mut left_out, mut timed, mut of_steps) = (0, 0, 0);
+    for step in steps.filter(|step| step.left_out > 0) {
+        left_out += step.left_out;
+        timed += step.candidates.len();
+        of_steps += 1;
+    }
+    if left_out > 0 {
+        tracing::info!(
+            target: "autotune",
+            "{program}: {left_out} of {} candidates of {of_steps} steps are left out, because the cost model excludes that they are the quickest",
+            left_out + timed
+        );
     }
 }
 
@@ -144,24 +163,13 @@ impl<'a> Predicted<'a> {
         timed
     }
 
-    /// Keeps those of a search's candidates that may be the quickest: that are not predicted to be slower than the first by
-    /// more than both predictions are off. What is not predicted may be, and the first always is.
-    pub(crate) fn keep_possible(&self, candidates: &mut Vec<Candidate>) {
+    /// Those of a search's candidates that may be the quickest, in their order.
+    pub(crate) fn possible(&self, mut candidates: Vec<Candidate>) -> Choices {
         let times: Vec<Option<Prediction>> = candidates.iter().map(|c| self.of_candidate(c)).collect();
-        let mut possible = may_win(&times).into_iter();
+        let (all, mut possible) = (candidates.len(), may_win(&times).into_iter());
         candidates.retain(|_| possible.next() == Some(true));
+        Choices { left_out: all - candidates.len(), candidates, ..Choices::default() }
     }
-}
-
-/// Which of several times may be the least.
-fn may_win(times: &[Option<Prediction>]) -> Vec<bool> {
-    let known = times.iter().flatten();
-    let Some(first) = known.min_by(|a, b| a.seconds.total_cmp(&b.seconds)) else {
-        return vec![true; times.len()];
-    };
-    // Independent errors add as squares.
-    let most = |p: &Prediction| first.seconds * p.error.hypot(first.error).exp();
-    times.iter().map(|time| time.is_none_or(|p| p.seconds <= most(&p))).collect()
 }
 
 /// How many of the candidates, which are in order, a mode keeps: those that it times.
@@ -199,7 +207,7 @@ mod tests {
     fn the_steps_that_take_longest_are_timed() {
         let step = |class: &str, seconds: f64, count| {
             let candidates = candidates(&vec![1.0; count]).into_iter().map(|(_, c)| c).collect();
-            Choices { candidates, seconds, class: class.into() }
+            Choices { candidates, seconds, class: class.into(), left_out: 0 }
         };
         // Two steps of a class have the same kernels.
         let mut steps =
@@ -208,15 +216,5 @@ mod tests {
         assert_eq!(steps.each_ref().map(|s| s.candidates.len()), [3, 2, 3, 1, 1]);
         within_budget(steps.iter_mut(), 0);
         assert_eq!(steps.each_ref().map(|s| s.candidates.len()), [1; 5]);
-    }
-
-    #[test]
-    fn what_cannot_win_by_the_errors_of_both_predictions_is_left_out() {
-        let p = |seconds, error| Some(Prediction { seconds, error });
-        assert_eq!(may_win(&[]), []);
-        assert_eq!(may_win(&[None, None]), [true, true]);
-        assert_eq!(may_win(&[p(1.0, 0.0), p(1.1, 0.0), p(1.0, 0.0)]), [true, false, true]);
-        // The hypotenuse of 0.3 and 0.4 is 0.5, a factor of 1.65.
-        assert_eq!(may_win(&[p(1.7, 0.4), p(1.6, 0.4), p(1.0, 0.3), None]), [false, true, true, true]);
     }
 }

@@ -16,7 +16,7 @@ use linalg::host::MatrixRoutine;
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
-use crate::choice::{Choices, Predicted, kept, within_budget};
+use crate::choice::{Choices, Predicted, kept, log_left_out, within_budget};
 use crate::exchange::is_exchange;
 use crate::found::Found;
 use crate::profile::{Traffic, traffic};
@@ -157,8 +157,9 @@ impl<'a> Planner<'a> {
         let mut list = Vec::new();
         of_device(steps, &mut list);
         let mut candidates: Vec<_> = list.into_par_iter().map(|step| self.candidates(step)).collect();
-        if !self.mode.searches() {
-            within_budget(candidates.iter_mut().flatten(), rayon::current_num_threads());
+        match self.mode.searches() {
+            true => log_left_out(&self.program.name, candidates.iter().flatten()),
+            false => within_budget(candidates.iter_mut().flatten(), rayon::current_num_threads()),
         }
         self.candidates = candidates.into();
     }
@@ -332,7 +333,7 @@ impl<'a> Planner<'a> {
         candidates.extend(behind);
         match &predicted {
             _ if !self.mode.searches() => candidates.truncate(1),
-            Some(predicted) => predicted.keep_possible(&mut candidates),
+            Some(predicted) => return Ok(predicted.possible(candidates)),
             None => {}
         }
         Ok(Choices::from(candidates))
@@ -362,7 +363,7 @@ impl<'a> Planner<'a> {
         let ordered = predicted.order(all);
         let (kept, seconds) = (kept(&ordered, self.mode), ordered.first().map_or(0.0, |(time, _)| *time));
         let candidates = ordered.into_iter().take(kept).map(|(_, candidate)| candidate).collect();
-        Ok(Choices { candidates, seconds, class: predicted.class().to_owned() })
+        Ok(Choices { candidates, seconds, class: predicted.class().to_owned(), left_out: 0 })
     }
 
     /// Adds an operation of the device and returns its number.

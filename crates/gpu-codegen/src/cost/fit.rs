@@ -258,6 +258,23 @@ mod tests {
     }
 
     #[test]
+    fn the_coefficients_of_exact_times_are_found() {
+        let seconds: Row = std::array::from_fn(|t| if t == 0 { 4e-6 } else { 1e-10 * (1 + t % 4) as f64 });
+        let measured = (0..600).map(|n| {
+            let mut terms = amounts(n);
+            // Each amount is missing from half of the kernels, so that every other one is the largest of some.
+            let present = |t: usize| t == 0 || amounts(n + 10_000)[t] > 1e4;
+            (0..COUNT).filter(|t| !present(*t)).for_each(|t| terms[t] = 0.0);
+            let work = Work { kind: "mma", tile: String::new(), terms };
+            Measured { seconds: time(&seconds, &work.terms), work }
+        });
+        let model = fit("sm_90", Speeds::default(), &measured.collect::<Vec<_>>());
+        for ((found, expected), term) in model.kinds[0].seconds.iter().zip(seconds).zip(super::super::TERMS) {
+            assert!((found / expected).ln().abs() < 0.02, "{term}: {found:e} of {expected:e}");
+        }
+    }
+
+    #[test]
     fn what_never_occurs_costs_nothing_and_few_times_are_no_model() {
         let seconds: Row = [1e-6; COUNT];
         let mut measured: Vec<Measured> = (0..40).map(|n| of(n, &seconds)).collect();

@@ -94,6 +94,18 @@ pub struct Prediction {
     pub error: f64,
 }
 
+/// Which of several times may be the least: those that are not predicted to be longer than the least by more than both
+/// predictions are off. What is not predicted may be, and the first of the predicted always is.
+pub fn may_win(times: &[Option<Prediction>]) -> Vec<bool> {
+    let known = times.iter().flatten();
+    let Some(first) = known.min_by(|a, b| a.seconds.total_cmp(&b.seconds)) else {
+        return vec![true; times.len()];
+    };
+    // Independent errors add as squares.
+    let most = |p: &Prediction| first.seconds * p.error.hypot(first.error).exp();
+    times.iter().map(|time| time.is_none_or(|p| p.seconds <= most(&p))).collect()
+}
+
 /// What is wrong with a file of coefficients.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum CostError {
@@ -259,6 +271,16 @@ mod tests {
         assert_eq!(model.predict(&work("library", "")), seconds(4e-6));
         assert_eq!(model.predict(&work("wgmma", "")), None);
         assert!(model.knows("mma") && !model.knows("wgmma"));
+    }
+
+    #[test]
+    fn what_cannot_win_by_the_errors_of_both_predictions_is_told() {
+        let p = |seconds, error| Some(Prediction { seconds, error });
+        assert_eq!(may_win(&[]), []);
+        assert_eq!(may_win(&[None, None]), [true, true]);
+        assert_eq!(may_win(&[p(1.0, 0.0), p(1.1, 0.0), p(1.0, 0.0)]), [true, false, true]);
+        // The hypotenuse of 0.3 and 0.4 is 0.5, a factor of 1.65.
+        assert_eq!(may_win(&[p(1.7, 0.4), p(1.6, 0.4), p(1.0, 0.3), None]), [false, true, true, true]);
     }
 
     #[test]

@@ -66,7 +66,7 @@ pub(crate) fn filling(product: &Product<'_>, form: &Form, target: &Target) -> Fi
     let (m, n, k, batch) = (at(&product.rows), at(&product.cols), at(&product.inner), at(&product.batch));
     let ((bm, bn), depth) = (form.tile, form.depth);
     let share = form.share();
-    let blocks = batch * up(m, bm * share) * up(n, bn) * form.parts;
+    let blocks = [up(m, bm * share), up(n, bn), form.parts].into_iter().fold(batch, i64::saturating_mul);
     let device = i64::from(target.multiprocessors.max(1));
     let at_once = (SHARED / (form.shared(product) + 1024)).min(WARPS * 32 / form.threads()).max(1);
     let each = up(blocks, (device / share).max(1));
@@ -80,7 +80,7 @@ pub(crate) fn filling(product: &Product<'_>, form: &Form, target: &Target) -> Fi
         }
     }
     Filling {
-        points: (m * n * batch) as f64,
+        points: points([m, n, batch]),
         blocks,
         steps: up(up(k, depth), form.parts) as f64,
         each,
@@ -95,7 +95,12 @@ pub(crate) fn filling(product: &Product<'_>, form: &Form, target: &Target) -> Fi
 
 /// `a / b`, rounded up.
 pub(crate) fn up(a: i64, b: i64) -> i64 {
-    (a + b - 1) / b
+    a / b + i64::from(a % b > 0)
+}
+
+/// The points of a result of these extents.
+fn points(extents: [i64; 3]) -> f64 {
+    extents.map(|n| n as f64).iter().product()
 }
 
 /// The work of a tiled kernel; `None` for forms that no model is made for.
@@ -146,8 +151,8 @@ pub(crate) fn of_library(
         (false, _) => LIBRARY_SPLIT_CYCLES,
     };
     let LibraryTiling { computed, cache, latency, sums } =
-        library_tiling([m, n, k, batch], product.dtype.size(), split, device as i64);
-    let points = (m * n * batch) as f64;
+        library_tiling([m, n, k, batch], product.dtype.size(), split, device);
+    let points = points([m, n, batch]);
     let behind = kernels.saturating_sub(1) as f64;
     // A kernel behind is bound by what it reads and writes.
     let epilogue = if behind > 0.0 { 0.0 } else { own.operations * points / device };
@@ -227,7 +232,7 @@ struct LibraryTiling {
 
 /// The tiles that leave the fewest multiprocessors idle, and copy the fewest bytes; with parts where these save more than
 /// `split` cycles.
-fn library_tiling([m, n, k, batch]: [i64; 4], size: usize, split: f64, device: i64) -> LibraryTiling {
+fn library_tiling([m, n, k, batch]: [i64; 4], size: usize, split: f64, device: f64) -> LibraryTiling {
     let mut best: Option<(f64, LibraryTiling)> = None;
     for (bm, bn) in LIBRARY_TILES {
         for parts in LIBRARY_PARTS {
@@ -235,16 +240,17 @@ fn library_tiling([m, n, k, batch]: [i64; 4], size: usize, split: f64, device: i
             if parts > 1 && (steps < LIBRARY_STEPS || split.is_infinite()) {
                 continue;
             }
-            let blocks = batch * up(m, bm) * up(n, bn) * parts;
-            let each = up(blocks, device);
-            let computed = (each * steps * bm * bn * LIBRARY_DEPTH) as f64;
-            let cache = (blocks * steps * (bm + bn) * LIBRARY_DEPTH) as f64 * size as f64 / device as f64;
+            // In floats, because hints may be any sizes and their products exceed integers.
+            let blocks = batch as f64 * up(m, bm) as f64 * up(n, bn) as f64 * parts as f64;
+            let each_steps = (blocks / device).ceil() * steps as f64;
+            let computed = each_steps * (bm * bn * LIBRARY_DEPTH) as f64;
+            let cache = blocks * steps as f64 * ((bm + bn) * LIBRARY_DEPTH) as f64 * size as f64 / device;
             // Sums of parts pass through memory.
-            let sums = if parts > 1 { (m * n * batch * parts * 4) as f64 } else { 0.0 };
+            let sums = if parts > 1 { points([m, n, batch]) * (4 * parts) as f64 } else { 0.0 };
             let order = computed / LIBRARY_RATE
-                + (cache + 4.0 * sums / device as f64) / LIBRARY_CACHE_BYTES
+                + (cache + 4.0 * sums / device) / LIBRARY_CACHE_BYTES
                 + if parts > 1 { split } else { 0.0 };
-            let latency = (each * steps) as f64 / LIBRARY_STAGES;
+            let latency = each_steps / LIBRARY_STAGES;
             if best.as_ref().is_none_or(|(least, _)| order < *least) {
                 best = Some((order, LibraryTiling { computed, cache, latency, sums }));
             }

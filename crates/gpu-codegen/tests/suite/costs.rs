@@ -1,7 +1,9 @@
 //! The built-in cost model and products of random sizes, layouts and dtypes: every prediction is a time, every candidate that it
 //! predicts is one of the step, and steps of one class have the same candidates.
 
-use gpu_codegen::{Costs, Model, Speeds, StepWork, Target, variants};
+use std::sync::Arc;
+
+use gpu_codegen::{Costs, Model, Speeds, StepWork, Target, Work, variants};
 use kernel_ir::Program;
 
 /// Numbers below others, by a linear congruence.
@@ -21,7 +23,11 @@ impl Random {
 }
 
 fn product(random: &mut Random) -> Program {
-    let [m, n, k] = [0; 3].map(|_| random.size());
+    let sizes = [0; 3].map(|_| random.size());
+    product_of(random, sizes)
+}
+
+fn product_of(random: &mut Random, [m, n, k]: [u64; 3]) -> Program {
     let dtype = ["bf16", "f16", "f32"][random.below(3) as usize];
     // A gap behind each row makes other strides than the sizes.
     let gap = [0, 0, 8, 3][random.below(4) as usize];
@@ -93,6 +99,58 @@ fn predictions_are_times_of_candidates_that_a_step_has() {
         assert_eq!(names[..times.len()], work.generated().iter().map(|(n, _)| n.clone()).collect::<Vec<_>>());
     }
     assert!(predicted > 1000, "{predicted}");
+}
+
+#[test]
+fn amounts_beyond_any_device_are_predicted_as_times() {
+    let Costs(model) = built_in();
+    let is_time = |work: &Work| {
+        let time = model.predict(work).unwrap();
+        assert!(time.seconds.is_finite() && time.seconds > 0.0, "{time:?}: {work:?}");
+    };
+    let mut random = Random(17);
+    for sizes in [[1 << 30, 1 << 29, 9], [40, 1 << 31, 1 << 30], [1 << 21; 3], [9, 9, 1 << 40], [17, 17, 1]] {
+        let program = product_of(&mut random, sizes);
+        let Some(work) = StepWork::of(&program, &program.steps[0], &Target::HOPPER) else { continue };
+        work.generated().iter().map(|(_, work)| work).chain(work.library(1)).for_each(is_time);
+    }
+}
+
+#[test]
+fn the_order_of_candidates_is_the_same_each_time() {
+    let target = |costs| Target { costs: Some(costs), ..Target::of_architecture("sm_90a").unwrap() };
+    let read_again = Costs(Arc::new(Model::parse(&built_in().0.to_string()).unwrap()));
+    assert_eq!(built_in(), read_again);
+    let targets = [target(built_in()), target(built_in()), target(read_again)];
+    let mut random = Random(23);
+    for _ in 0..40 {
+        let program = product(&mut random);
+        let [first, others @ ..] =
+            targets.each_ref().map(|target| StepWork::of(&program, &program.steps[0], target));
+        assert!(others.iter().all(|other| *other == first), "{program}");
+    }
+}
+
+#[test]
+fn an_architecture_that_was_not_measured_keeps_the_order_of_the_rule() {
+    let target = Target::of_architecture("sm_80").unwrap();
+    assert_eq!(target.costs, None);
+    let with = Target { costs: Some(built_in()), ..target.clone() };
+    let mut random = Random(29);
+    let mut differ = 0;
+    for _ in 0..60 {
+        let program = product(&mut random);
+        let names = |target| -> Vec<String> {
+            variants(&program, &program.steps[0], target).unwrap().into_iter().map(|v| v.name).collect()
+        };
+        let (mut rule, mut model) = (names(&target), names(&with));
+        differ += usize::from(rule != model);
+        // The model orders what the rule tries; it adds and removes nothing.
+        rule.sort();
+        model.sort();
+        assert_eq!(rule, model);
+    }
+    assert!(differ > 10, "{differ}");
 }
 
 #[test]
