@@ -247,7 +247,7 @@ fn estimate(product: &Product<'_>, form: &Form, target: &Target) -> f64 {
         Pipeline::Threads => (CACHE_BYTES, LATENCY),
         _ => (TMA_BYTES, TMA_LATENCY),
     };
-    let shared = (blocks * share) as f64 * steps * bytes / (cache * device);
+    let shared = blocks as f64 * share as f64 * steps * bytes / (cache * device);
     let busy = (each as f64 * steps * step).max(shared) + each as f64 * end;
     let pause = latency / (form.stages - 1) as f64;
     let alone = starts * 1.5 * latency + waves * (steps * step.max(pause) + end);

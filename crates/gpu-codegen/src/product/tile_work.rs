@@ -116,7 +116,7 @@ pub(crate) fn of_form(product: &Product<'_>, form: &Form, target: &Target) -> Op
     let terms = terms(&[
         ("launch", 1.0),
         ("compute", each * f.steps * tile * form.depth as f64 / rate(form)),
-        ("cache", (f.blocks * form.share()) as f64 * f.steps * f.bytes / device),
+        ("cache", f.blocks as f64 * form.share() as f64 * f.steps * f.bytes / device),
         ("memory", own.bytes),
         ("latency", f.starts * START_LATENCIES + f.waves * f.steps / (form.stages - 1).max(1) as f64),
         ("copies", each * f.steps * (SINGLE_COPY * f.singles + f.vectors)),
@@ -282,7 +282,7 @@ fn of_product(product: &Product<'_>) -> Own {
         // Windows overlap, and matrices may be the same in all of a batch.
         product.min(elements(program, &program.buffers[operand.buf].sizes))
     });
-    let bytes: f64 = read.map(|n| (n * product.dtype.size() as i64) as f64).sum();
+    let bytes: f64 = read.map(|n| n as f64 * product.dtype.size() as f64).sum();
     let (moved, operations) = of_epilogue(program, epilogue);
     Own { bytes: bytes + moved, operations }
 }
