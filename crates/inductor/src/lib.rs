@@ -28,6 +28,7 @@ mod defs;
 mod emit;
 mod error;
 mod exchanges;
+mod filters;
 mod in_place;
 mod inline;
 mod joined;
@@ -68,6 +69,9 @@ pub struct Options {
     /// Whether the caller answers for indices from data: then none is checked, and one that is out of bounds accesses
     /// unrelated memory.
     pub unchecked_indices: bool,
+    /// Whether weights of convolutions that are row-major inputs are copied, so that neighbouring channels lie side by side: for
+    /// devices, whose threads read these together.
+    pub filters_last: bool,
     /// Whether no exchanges stand side by side: for ranks whose programs differ so much that each would bring others together.
     pub apart: bool,
 }
@@ -97,6 +101,9 @@ fn compile_part(
 ) -> Result<Program, InductorError> {
     let mut defs = lower::lower(graph, symbols, known, options)?;
     realize::realize(&mut defs);
+    if options.filters_last {
+        filters::run(&mut defs);
+    }
     in_place::narrow(&mut defs);
     joined::run(&mut defs);
     let schedule = schedule::schedule(&mut defs);

@@ -493,6 +493,15 @@ fn number(defs: &mut Defs, name: &str, value: &SymExpr) -> BufId {
     id
 }
 
+/// A new definition with the same elements, computed before another one is.
+pub(crate) fn copy_before(defs: &mut Defs, source: BufId, reader: BufId) -> BufId {
+    let copy = copy_of(defs, source);
+    defs.order.pop();
+    let place = defs.order.iter().position(|id| *id == reader).unwrap_or(defs.order.len());
+    defs.order.insert(place, copy);
+    copy
+}
+
 /// A new definition with the same elements.
 fn copy_of(defs: &mut Defs, source: BufId) -> BufId {
     let from = defs.get(source);

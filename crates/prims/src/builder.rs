@@ -23,8 +23,8 @@ pub struct Builder<'g> {
     depth: u32,
     /// Nodes of the graph before the call.
     before: usize,
-    /// How many results of the decomposed call the program uses, where it is known.
-    expected: Option<usize>,
+    /// What the program states about the results of the decomposed call, where it is known: the dtypes of those that are tensors.
+    expected: Option<SmallVec<[Option<DType>; 4]>>,
     /// Random tensors drawn so far.
     draws: u16,
     /// Tensors without dimensions that represent numbers of the program.
@@ -48,14 +48,20 @@ impl<'g> Builder<'g> {
             caller: None,
         }
     }
-    /// Sets how many results of the next call the program uses.
-    pub fn expect(&mut self, values: usize) {
-        self.expected = Some(values);
+    /// Sets the results that the program states for the next call, each with its dtype if it is a tensor.
+    pub fn expect(&mut self, results: impl IntoIterator<Item = Option<DType>>) {
+        self.expected = Some(results.into_iter().collect());
     }
     /// How many results of the decomposed call the program uses, for calls whose number of results depends on
     /// sizes.
     pub fn expected(&self) -> Option<usize> {
-        self.expected
+        self.expected.as_ref().map(SmallVec::len)
+    }
+    /// The dtype that the program states for a result of the call that is being decomposed, for operators that give other dtypes on
+    /// other devices. `None` within the decomposition of a call that a decomposition makes.
+    pub fn stated_dtype(&self, result: usize) -> Option<DType> {
+        let stated = self.expected.as_ref().filter(|_| self.depth == 1)?;
+        stated.get(result).copied().flatten()
     }
     /// Sets which tensors without dimensions are numbers of the program (`item` of a float): type promotion treats them as
     /// numbers.

@@ -135,7 +135,7 @@ fn step(
             let symbols = out.symbols.len();
             let numbers = numbers_of(graph, node, map);
             let mut b = Builder::new(out, graph.node_name(id), node.origin);
-            b.expect(node.outputs.len());
+            b.expect(node.outputs.iter().map(|v| graph.meta(*v).map(|m| m.dtype)));
             b.weigh_as_numbers(&numbers);
             let outs = decompose_call(&mut b, target, args)?;
             if out.symbols.len() > symbols {

@@ -61,7 +61,7 @@ fn results(
         });
     }
     let mut b = Builder::new(&mut scratch, "value", OriginId(0));
-    b.expect(node.outputs.len());
+    b.expect(node.outputs.iter().map(|v| graph.meta(*v).map(|m| m.dtype)));
     let Ok(outs) = decompose_call(&mut b, target, args) else { return Vec::new() };
     // A written value keeps its dtype, whatever promotion would give.
     let in_place = lookup(target).is_none();

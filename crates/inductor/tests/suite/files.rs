@@ -1,5 +1,6 @@
 //! File tests of fusion: every `tests/fusion/*.fx` is a graph of prims, followed by the program that it becomes; with
-//! `# test fuse in-place` new values of buffers are written where the old ones are. The program, run point by point,
+//! `# test fuse in-place` new values of buffers are written where the old ones are, with `# test fuse filters-last` weights of
+//! convolutions that are inputs are read from copies. The program, run point by point,
 //! gives what the graph gives operator by operator. `BLESS=1` rewrites the expectations.
 
 use std::path::Path;
@@ -18,12 +19,17 @@ fn every_file_becomes_what_it_expects() {
 fn fused(file: &File) -> Result<String, String> {
     let graph: Graph = file.input.parse().map_err(|e| format!("{e}"))?;
     fx_ir::verify(&graph, &prims::prim_legality()).map_err(|e| e[0].to_string())?;
-    let written = match file.directive()? {
-        "fuse" => Vec::new(),
-        "fuse in-place" => inductor::buffer_writes(&graph),
-        _ => return Err("begin with `# test fuse` or `# test fuse in-place`".into()),
+    let plain = inductor::Options::default();
+    let options = match file.directive()? {
+        "fuse" => plain,
+        "fuse in-place" => inductor::Options { written: inductor::buffer_writes(&graph), ..plain },
+        "fuse filters-last" => inductor::Options { filters_last: true, ..plain },
+        _ => {
+            return Err(
+                "begin with `# test fuse`, `# test fuse in-place` or `# test fuse filters-last`".into()
+            );
+        }
     };
-    let options = inductor::Options { written, ..inductor::Options::default() };
     let program = inductor::compile(&graph, &options).map_err(|e| e.to_string())?;
     kernel_ir::verify(&program).map_err(|e| format!("{e}\n{program}"))?;
     same_values(&graph, &program).map_err(|e| format!("{e}\n{program}"))?;

@@ -8,7 +8,7 @@ use ir_core::{DType, Shape, SymExpr, numel};
 use smallvec::smallvec;
 
 use crate::ops::common::widen;
-use crate::ops::networks::norm::{Moments, affine, moments, per_channel};
+use crate::ops::networks::norm::{Moments, affine, moments, per_channel, statistics_dtype};
 use crate::ops::shapes::shape::{self, Made, out};
 use crate::{Builder, Call, OpDef, OpError, Outs};
 
@@ -113,7 +113,7 @@ fn batch_norm(b: &mut Builder<'_>, c: &Call<'_>, training: bool) -> Result<Norma
     if training {
         let dims: Vec<usize> = (0..sizes.len()).filter(|d| *d != 1).collect();
         let m = moments(b, x, &dims, eps)?;
-        let stats = stats_dtype(b, weight, dtype)?;
+        let stats = statistics_dtype(b, weight, dtype)?;
         let (mean, rstd) = (rounded(b, m.mean, stats)?, rounded(b, m.rstd, stats)?);
         let centred = if mean == m.mean { m.centred } else { b.sub(x, mean)? };
         let weight = per_channel(b, weight, 1, sizes.len())?;
@@ -161,11 +161,6 @@ fn scaled(
     affine(b, y, None, bias)
 }
 
-/// PyTorch keeps the statistics of a batch in the dtype of the parameters, for 16-bit floats too.
-fn stats_dtype(b: &Builder<'_>, weight: Option<ValueId>, dtype: DType) -> Result<DType, OpError> {
-    weight.map_or(Ok(dtype), |w| b.dtype(w))
-}
-
 /// `v` as it comes back from having been kept in `dtype`.
 fn rounded(b: &mut Builder<'_>, v: ValueId, dtype: DType) -> Result<ValueId, OpError> {
     let wide = b.dtype(v)?;
@@ -177,7 +172,7 @@ fn three(b: &mut Builder<'_>, c: &Call<'_>, training: bool) -> Made {
     let r = batch_norm(b, c, training)?;
     let (mean, rstd) = r.saved(b)?;
     let dtype = b.dtype(c.value("input")?)?;
-    let dtype = stats_dtype(b, c.opt_value("weight")?, dtype)?;
+    let dtype = statistics_dtype(b, c.opt_value("weight")?, dtype)?;
     Ok(Outs::from_iter([r.y, b.cast(mean, dtype)?, b.cast(rstd, dtype)?]))
 }
 
@@ -186,7 +181,7 @@ fn updating(b: &mut Builder<'_>, c: &Call<'_>, training: bool, reserve: bool) ->
     let r = batch_norm(b, c, training)?;
     let (mean, rstd) = r.saved(b)?;
     let dtype = b.dtype(c.value("input")?)?;
-    let dtype = stats_dtype(b, c.opt_value("weight")?, dtype)?;
+    let dtype = statistics_dtype(b, c.opt_value("weight")?, dtype)?;
     let mut outs = Outs::from_iter([r.y, b.cast(mean, dtype)?, b.cast(rstd, dtype)?]);
     if reserve {
         outs.push(b.full(&[SymExpr::ZERO], 0i64, DType::U8)?);
@@ -230,7 +225,7 @@ fn instance_norm(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
     let (dtype, x) = (b.dtype(input)?, widen(b, input)?);
     let dims: Vec<usize> = (2..sizes.len()).collect();
     let m = moments(b, x, &dims, c.float("eps")?)?;
-    let stats = stats_dtype(b, c.opt_value("weight")?, dtype)?;
+    let stats = statistics_dtype(b, c.opt_value("weight")?, dtype)?;
     let (mean, rstd) = (rounded(b, m.mean, stats)?, rounded(b, m.rstd, stats)?);
     let centred = if mean == m.mean { m.centred } else { b.sub(x, mean)? };
     let weight = per_channel(b, c.opt_value("weight")?, 1, sizes.len())?;

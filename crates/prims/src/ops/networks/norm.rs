@@ -25,11 +25,8 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
         "aten::native_layer_norm(Tensor input, SymInt[] normalized_shape, Tensor? weight, Tensor? bias, float eps) -> (Tensor, Tensor, Tensor)",
         |b, c| {
             let (y, m) = layer_norm(b, c)?;
-            // Statistics have the dtype of the parameters where these are wider than the input (mixed precision).
-            let dtype = match c.opt_value("weight")? {
-                Some(w) => b.dtype(w)?,
-                None => b.dtype(c.value("input")?)?,
-            };
+            let dtype = b.dtype(c.value("input")?)?;
+            let dtype = statistics_dtype(b, c.opt_value("weight")?, dtype)?;
             Ok(smallvec![y, b.cast(m.mean, dtype)?, b.cast(m.rstd, dtype)?])
         }
     ).autocast(Autocast::FLOAT32_ON_GPU),
@@ -93,6 +90,19 @@ pub(in crate::ops) struct Moments {
 /// Number of elements in the given dimensions.
 fn count_in(b: &Builder<'_>, x: ValueId, dims: &[usize]) -> Result<SymExpr, OpError> {
     crate::ops::common::count_of(b, x, dims)
+}
+
+/// The dtype in which an operator gives the mean and the deviation of an input of `dtype`: on CPUs that of the parameters, which may be wider
+/// (mixed precision), on other devices that of arithmetic. A graph that was captured on such a device states the latter.
+pub(super) fn statistics_dtype(
+    b: &Builder<'_>,
+    weight: Option<ValueId>,
+    dtype: DType,
+) -> Result<DType, OpError> {
+    match b.stated_dtype(1) {
+        Some(stated) if stated == dtype.compute() => Ok(stated),
+        _ => weight.map_or(Ok(dtype), |w| b.dtype(w)),
+    }
 }
 
 /// Statistics of `x` (of the dtype of arithmetic) over `dims`; the variance is that of the whole population.
