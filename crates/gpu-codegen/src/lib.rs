@@ -57,6 +57,7 @@ pub use library::blocks::{Blocks, fold};
 pub use library::epilogue::{Packed, epilogue, epilogue_of, in_place, relayout, result_dtype, store_order};
 pub use library::pack::pack_weights;
 pub use library::rows::align_rows;
+pub use loops::recompute::recompute;
 pub use library::vendor_epilogue::{Bias, StridedView, VendorEpilogue, vendor_epilogue};
 pub use target::{Features, Target};
 
