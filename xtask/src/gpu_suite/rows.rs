@@ -102,7 +102,8 @@ impl Case {
     /// Compares the first rows with double precision.
     fn compare(&self, got: &Tensor) -> Result<()> {
         let double = Case { dtype: "f64", ..*self };
-        let program = ferroflux::Program::from_graph(double.graph(COMPARED)?, &std::collections::BTreeMap::new())?;
+        let program =
+            ferroflux::Program::from_graph(double.graph(COMPARED)?, &std::collections::BTreeMap::new())?;
         let graph = program.prims()?;
         let wide = self.inputs(COMPARED)?.map(|t| t.to_dtype(DType::F64));
         let wide: Vec<Tensor> = wide.into_iter().collect::<Result<_, _>>()?;

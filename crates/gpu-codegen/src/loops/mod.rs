@@ -30,8 +30,8 @@ use kernel_ir::collapse::collapsed;
 use kernel_ir::part::parted;
 use kernel_ir::{AccDecl, AccId, InstKind, LoopKernel, Program, ReduceOp, Stage};
 
-use crate::loops::flat::Flat;
 use crate::loops::accumulate::{Reduction, made};
+use crate::loops::flat::Flat;
 use crate::loops::moments::{Pair, PairKind};
 use crate::loops::peaks::fuse_peaks;
 use crate::loops::scan::Parts;
@@ -302,7 +302,12 @@ fn threads(program: &Program, k: &LoopKernel, entry: &str, alone: bool) -> Resul
 }
 
 /// Teams of threads, `parts` of them per outer point: each is a wave or a block. Stages that reduce have one part.
-fn teams(program: &Program, k: &LoopKernel, (team, parts): (u32, i64), wave: u32) -> Result<Kernel, GenError> {
+fn teams(
+    program: &Program,
+    k: &LoopKernel,
+    (team, parts): (u32, i64),
+    wave: u32,
+) -> Result<Kernel, GenError> {
     let (k, pairs) = fuse_peaks(program, k, Vec::new());
     let mut uses = Uses { shared: 64 * 8, ..Uses::default() };
     let points = volume(&k.outer);
@@ -382,7 +387,13 @@ fn team_stage(
     if !stage.inner.is_empty() {
         for m in made(stage, pairs) {
             let w = m.written(&k.accs)?;
-            let _ = writeln!(out, "{0} = team_combine<{1}, {team}>({0}, scratch);\n{2}", w.name, w.op, m.finalize(""));
+            let _ = writeln!(
+                out,
+                "{0} = team_combine<{1}, {team}>({0}, scratch);\n{2}",
+                w.name,
+                w.op,
+                m.finalize("")
+            );
         }
     }
     // The next stage reads what other threads of the team stored in this one.

@@ -91,7 +91,8 @@ impl Finder<'_> {
             _ => None,
         };
         let acc = self.accumulator((n, number))?;
-        let fits = constant(zero)? == 0.0 && constant(limit)? == f64::INFINITY && self.accumulator((n, of))? == acc;
+        let fits =
+            constant(zero)? == 0.0 && constant(limit)? == f64::INFINITY && self.accumulator((n, of))? == acc;
         fits.then_some((acc, true))
     }
 

@@ -68,7 +68,10 @@ impl Again {
         let Step::Loop(k) = &program.steps[step] else { return None };
         let buffer = &program.buffers[buf];
         let elements = hint(program, &volume(&buffer.sizes));
-        if buffer.storage != Storage::Arena || program.is_dynamic(buf) || elements < ENOUGH || is_seen(program, buf)
+        if buffer.storage != Storage::Arena
+            || program.is_dynamic(buf)
+            || elements < ENOUGH
+            || is_seen(program, buf)
         {
             return None;
         }
@@ -76,7 +79,8 @@ impl Again {
         let extents: Vec<SymExpr> = k.outer.iter().chain(&k.stages[stage].inner).cloned().collect();
         let dims = dims(&index, &buffer.sizes, &extents)?;
         let insts = computing(&k.stages[stage].insts, value);
-        let mut again = Again { buf, step, stage, store, insts, dims, saved: BTreeMap::new(), readers: Vec::new() };
+        let mut again =
+            Again { buf, step, stage, store, insts, dims, saved: BTreeMap::new(), readers: Vec::new() };
         let accs = again.accumulators(program, k)?;
         let inside = again.readers(program, k)?;
         let acts = |s: &Stage| s.insts.iter().filter(|i| i.kind.has_effect()).count();
@@ -90,7 +94,8 @@ impl Again {
         if !again.readers.is_empty() {
             for acc in accs {
                 let place = saved(program, k, acc);
-                let outer: Vec<u32> = (0..k.outer.len() as u32).filter(|n| k.outer[*n as usize] != SymExpr::ONE).collect();
+                let outer: Vec<u32> =
+                    (0..k.outer.len() as u32).filter(|n| k.outer[*n as usize] != SymExpr::ONE).collect();
                 if !outer.iter().all(|n| again.dims.contains_key(n)) {
                     return None;
                 }
@@ -343,7 +348,9 @@ fn dims(index: &[SymExpr], sizes: &[SymExpr], extents: &[SymExpr]) -> Option<BTr
 /// Whether a stage reads the buffer at points alone, or not at all, and does not write it.
 fn replaceable(program: &Program, stage: &Stage, buf: BufId) -> bool {
     stage.insts.iter().all(|i| match &i.kind {
-        InstKind::Load { buf: b, index, mask } if program.root(*b) == buf => mask.is_none() && !from_data(index),
+        InstKind::Load { buf: b, index, mask } if program.root(*b) == buf => {
+            mask.is_none() && !from_data(index)
+        }
         InstKind::Store { buf: b, .. } => program.root(*b) != buf,
         _ => true,
     })
@@ -356,10 +363,12 @@ fn saved(program: &Program, k: &LoopKernel, acc: AccId) -> Option<(BufId, Shape)
             let InstKind::Store { buf, index, value, .. } = &inst.kind else { continue };
             let of = &stage.insts[value.0 as usize];
             let buffer = &program.buffers[*buf];
-            let same = of.kind == InstKind::Acc(acc) && buffer.dtype == of.dtype && buffer.storage == Storage::Arena;
+            let same =
+                of.kind == InstKind::Acc(acc) && buffer.dtype == of.dtype && buffer.storage == Storage::Arena;
             let writers = |s: &Step| s.accesses().1.iter().any(|b| program.root(*b) == *buf);
             let alone = program.steps.iter().filter(|s| writers(s)).count() == 1;
-            let covers = || only_store(program, k, *buf).is_some() && dims(index, &buffer.sizes, &k.outer).is_some();
+            let covers =
+                || only_store(program, k, *buf).is_some() && dims(index, &buffer.sizes, &k.outer).is_some();
             if same && alone && !program.is_dynamic(*buf) && covers() {
                 return Some((*buf, index.clone()));
             }

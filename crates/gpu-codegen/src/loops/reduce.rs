@@ -168,10 +168,7 @@ const idx part = block / points, point = block % points;
         } else {
             // NVRTC 13.0 crashes where it unrolls some loops that divide their counter.
             let unroll = if divides(stage) { "#pragma unroll 1" } else { "#pragma unroll 4" };
-            let _ = writeln!(
-                out,
-                "{unroll}\nfor (idx q = begin + rank; q < end; q += {THREADS}) {{\n{each}"
-            );
+            let _ = writeln!(out, "{unroll}\nfor (idx q = begin + rank; q < end; q += {THREADS}) {{\n{each}");
             out.push_str(&unravel(&writer, &stage.inner, self.k.outer.len(), "q", uses));
             out.push_str(&writer.write(&stage.insts, &effects, uses)?);
             let _ = writeln!(out, "}}\n{known}");

@@ -91,7 +91,10 @@ pub(crate) fn points(
 
 fn moments(stage: &Stage, pairs: &[Pair]) -> bool {
     let paired = |n: usize| pairs.iter().any(|p| p.first == n && p.kind == PairKind::Moments);
-    stage.insts.iter().any(|i| matches!(i.kind, kernel_ir::InstKind::Reduce { acc, .. } if paired(acc.0 as usize)))
+    stage
+        .insts
+        .iter()
+        .any(|i| matches!(i.kind, kernel_ir::InstKind::Reduce { acc, .. } if paired(acc.0 as usize)))
 }
 
 /// A loop over points by rows: the kernel with the points of a row as an inner loop, the threads that share it, and how many

@@ -323,10 +323,8 @@ impl<'a> Wide<'a> {
                 format!("imin<idx>({end} - {begin}, -({phase} + {begin}) & {})", lanes - 1)
             }
         };
-        let mut out = format!(
-            "const idx lead = {lead}, whole = {end} - (({end} - {begin} - lead) & {});\n",
-            lanes - 1
-        );
+        let mut out =
+            format!("const idx lead = {lead}, whole = {end} - (({end} - {begin} - lead) & {});\n", lanes - 1);
         // Loads of several vectors are in flight at once.
         let text = stage.insts.len() as i64 * lanes;
         let stores = stage.insts.iter().any(|i| matches!(i.kind, InstKind::Store { .. }));

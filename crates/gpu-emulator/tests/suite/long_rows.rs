@@ -110,7 +110,8 @@ fn rows_without_finite_numbers() {
 #[test]
 fn parts_of_rows() {
     let Some(emulator) = emulator() else { return };
-    for (dtype, from, width, row) in [(BF16, 1i64, 1003i64, 1010i64), (F32, 3, 517, 524), (F16, 5, 600, 1200)] {
+    for (dtype, from, width, row) in [(BF16, 1i64, 1003i64, 1010i64), (F32, 3, 517, 524), (F16, 5, 600, 1200)]
+    {
         let mut c = Case::new("parts");
         let x = c.any(dtype, &[300, row]);
         let part = c.call("prims.slice", vec![x.into(), 1i64.into(), from.into(), width.into(), 1i64.into()]);
@@ -125,13 +126,9 @@ fn parts_of_rows() {
 #[test]
 fn elements_by_rows() {
     let Some(emulator) = emulator() else { return };
-    for (dtype, sizes) in [
-        (BF16, [300, 1003]),
-        (F32, [300, 1001]),
-        (F16, [130, 2051]),
-        (F64, [300, 999]),
-        (BF16, [13, 20_483]),
-    ] {
+    for (dtype, sizes) in
+        [(BF16, [300, 1003]), (F32, [300, 1001]), (F16, [130, 2051]), (F64, [300, 999]), (BF16, [13, 20_483])]
+    {
         let mut c = Case::new("elements");
         let x = c.any(dtype, &sizes);
         let of_row = c.any(dtype, &[sizes[0], 1]);
@@ -180,7 +177,9 @@ fn exponentials_are_computed_again() {
         let mut program = c.program();
         let stored = |program: &kernel_ir::Program| {
             let full = [sizes[0], sizes[1]].map(SymExpr::from_i64);
-            let of = |s: &kernel_ir::Step| s.accesses().1.into_iter().filter(|b| program.buffers[*b].sizes[..] == full);
+            let of = |s: &kernel_ir::Step| {
+                s.accesses().1.into_iter().filter(|b| program.buffers[*b].sizes[..] == full)
+            };
             program.steps.iter().flat_map(of).count()
         };
         assert_eq!(stored(&program), 2, "{program}");
@@ -222,4 +221,3 @@ fn losses_over_classes() {
         c.check_twice(&emulator);
     }
 }
-
