@@ -50,6 +50,13 @@ pub(crate) const SHORT: i64 = 16;
 const WARP_WORK: i64 = 1024;
 /// With this many outer points one thread each fills the device, where the outer points are contiguous.
 const MANY: i64 = 16 * 1024;
+/// Points of a row that a thread of a block takes where there are rows enough: two vectors of most dtypes, and blocks so small that
+/// many of them share a multiprocessor, where one loads while others combine their results.
+const EACH: i64 = 16;
+/// The same where there are few rows, or a scan's turns each wait for all threads.
+const EACH_OF_FEW: i64 = 4;
+/// Threads that fill a multiprocessor.
+const FULL: i64 = 2048;
 
 /// Returns the candidate implementations, best first by rule.
 pub(crate) fn variants(program: &Program, k: &LoopKernel, target: &Target) -> Result<Vec<Variant>, GenError> {
@@ -94,7 +101,7 @@ pub(crate) fn variants(program: &Program, k: &LoopKernel, target: &Target) -> Re
 
 /// The fallback kernel, which takes every dtype and stride.
 fn generate(program: &Program, k: &LoopKernel, target: &Target) -> Result<Kernel, GenError> {
-    match team(program, k, target.wave) {
+    match team(program, k, target) {
         None => threads(program, k, ENTRY, false),
         Some(team) => teams(program, k, (team, 1), target.wave),
     }
@@ -110,7 +117,7 @@ pub(crate) fn hint(program: &Program, e: &SymExpr) -> i64 {
 }
 
 /// Number of threads that share an outer point; `None` for one.
-fn team(program: &Program, k: &LoopKernel, wave: u32) -> Option<u32> {
+fn team(program: &Program, k: &LoopKernel, target: &Target) -> Option<u32> {
     let longest = k.stages.iter().map(|s| hint(program, &volume(&s.inner))).max().unwrap_or(1);
     let outer = hint(program, &volume(&k.outer));
     if longest <= SHORT || (outer >= MANY && along_outer(program, k)) {
@@ -118,13 +125,15 @@ fn team(program: &Program, k: &LoopKernel, wave: u32) -> Option<u32> {
     }
     // A team's scan runs along one dimension.
     if longest <= WARP_WORK && outer >= 64 {
-        return Some(wave);
+        return Some(target.wave);
     }
     // Rows that are read more than once should stay in the caches meanwhile, so few are read at once. In a single pass blocks
     // that end at different times keep the memory busy.
     let passes = k.stages.iter().filter(|s| !s.inner.is_empty()).count();
     let most = if passes > 1 { 1024 } else { 512 };
-    let wanted = (longest / 4).clamp(64, most) as u32;
+    let scans = k.stages.iter().flat_map(|s| &s.insts).any(|i| matches!(i.kind, InstKind::Scan { .. }));
+    let filling = if scans { most } else { FULL * i64::from(target.multiprocessors) / outer.max(1) };
+    let wanted = filling.min(longest / EACH_OF_FEW).max(longest / EACH).clamp(64, most) as u32;
     Some(wanted.next_power_of_two().min(1024))
 }
 

@@ -14,7 +14,7 @@ use crate::address::address;
 use crate::loops::accumulate::roots;
 use crate::loops::moments::Pair;
 use crate::loops::{LoopEffects, SHORT, declare, hint};
-use crate::text::body::{BodyWriter, Substitutions, Uses};
+use crate::text::body::{BodyWriter, Substitutions, Uses, plain_division};
 use crate::text::index::divisible;
 use crate::text::template::{assemble, blocks_of, unravel, volume};
 use crate::text::types::{memory_type, value_type};
@@ -362,7 +362,7 @@ impl<'a> Wide<'a> {
         let effects = LoopEffects { accs: &self.k.accs, team: None, lane, pairs };
         let kinds = self.kinds(stage, self.lanes);
         let (mut once, mut each, mut after) = (String::new(), String::new(), String::new());
-        for (n, kind) in kinds.into_iter().enumerate() {
+        for (n, &kind) in kinds.iter().enumerate() {
             let v = Val(n as u32);
             if let InstKind::Reduce { acc: AccId(acc), value, .. } = stage.insts[n].kind
                 && self.team
@@ -373,6 +373,15 @@ impl<'a> Wide<'a> {
                 let _ = writeln!(once, "{ty} all{acc}[{}];", self.lanes);
                 let _ = writeln!(each, "all{acc}[u] = {};", writer.name(value));
                 let _ = writeln!(after, "peak{acc}.add(all{acc});");
+                continue;
+            }
+            // A divisor of all points is prepared once.
+            if let Some((x, by)) = plain_division(&stage.insts, v)
+                && (kind, kinds[by.0 as usize]) == (Kind::Each, Kind::Once)
+            {
+                let (name, x, by) = (writer.name(v), writer.name(x), writer.name(by));
+                let _ = writeln!(once, "const Divisor by{name} = divisor({by});");
+                let _ = writeln!(each, "float {name} = by{name}.of({x});");
                 continue;
             }
             let mut write =

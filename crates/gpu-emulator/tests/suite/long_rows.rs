@@ -139,6 +139,52 @@ fn elements_by_rows() {
     }
 }
 
+/// Norms of rows that are not whole vectors.
+#[test]
+fn norms_of_rows() {
+    let Some(emulator) = emulator() else { return };
+    for (dtype, sizes) in
+        [(BF16, [66i64, 1003i64]), (BF16, [270, 4099]), (F32, [1100, 1029]), (F16, [13, 20_483])]
+    {
+        let mut c = Case::new("norms");
+        let (x, w) = (c.any(dtype, &sizes), c.any(dtype, &sizes[1..]));
+        let args = vec![x.into(), ints(&sizes[1..]), w.into(), w.into(), 1e-5.into(), true.into()];
+        c.shows("aten.layer_norm.default", args);
+        c.check_twice(&emulator);
+    }
+}
+
+/// Quotients by a number of the row, in all parts of the range: each has a scale of its own. The divisor is prepared once.
+#[test]
+fn quotients_by_rows() {
+    let Some(emulator) = emulator() else { return };
+    for (name, size, by) in [
+        ("ordinary", 10.0, &[3.0, -0.7, 1e-3, 7e5][..]),
+        ("subnormal", 3e-40, &[1e-39, -3e-41, 4e-45]),
+        ("overflowing", 3e38, &[0.1, -1e-3, 1e-38]),
+        ("underflowing", 1e-30, &[3e37, -1e20]),
+        ("large", 3e38, &[3e38, -2e38, 1.1e38]),
+        ("special", 1.0, &[0.0, -0.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN]),
+    ] {
+        let mut c = Case::new(name);
+        let uniform = |i: usize| f64::from(tensor::formula::uniform(name, i as u64));
+        let x = c.input(F32, &[300, 1001], |i| match i % 97 {
+            5 => 0.0,
+            6 => -0.0,
+            7 => f64::INFINITY,
+            8 => f64::NAN,
+            _ => size * uniform(i),
+        });
+        let of_row = c.input(F32, &[300, 1], |i| by[i % by.len()]);
+        let of_column = c.any(F32, &[1001]);
+        let y = c.shows("aten.div.Tensor", vec![x.into(), of_row.into()]);
+        c.shows("aten.maximum.default", vec![y.into(), of_column.into()]);
+        c.shows("aten.div.Tensor", vec![x.into(), 0.3.into()]);
+        assert!(texts(&mut c).contains("const Divisor by"), "{name}");
+        c.check_twice(&emulator);
+    }
+}
+
 /// Lengths that are symbols.
 #[test]
 fn rows_of_symbolic_length() {
