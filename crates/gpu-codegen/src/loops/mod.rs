@@ -11,6 +11,7 @@ pub(crate) mod accumulate;
 pub(crate) mod apart;
 pub(crate) mod columns;
 pub(crate) mod flat;
+pub(crate) mod known;
 pub(crate) mod linear;
 pub(crate) mod moments;
 pub(crate) mod peaks;
@@ -32,6 +33,7 @@ use kernel_ir::{AccDecl, AccId, InstKind, LoopKernel, Program, ReduceOp, Stage};
 
 use crate::loops::accumulate::{Reduction, made};
 use crate::loops::flat::Flat;
+use crate::loops::known::with_known_values;
 use crate::loops::moments::{Pair, PairKind};
 use crate::loops::peaks::fuse_peaks;
 use crate::loops::scan::Parts;
@@ -318,6 +320,7 @@ fn teams(
     wave: u32,
 ) -> Result<Kernel, GenError> {
     let (k, pairs) = fuse_peaks(program, k, Vec::new());
+    let k = with_known_values(program, &k);
     let mut uses = Uses { shared: 64 * 8, ..Uses::default() };
     let points = volume(&k.outer);
     let head = BodyWriter { program, extents: &k.outer, prefix: "", guard: None, store_guard: None };
@@ -344,7 +347,9 @@ fn teams(
         let w = m.written(&k.accs)?;
         let _ = writeln!(body, "{} {} = {};", w.ty, w.name, w.start);
     }
-    for (n, stage) in k.stages.iter().enumerate() {
+    let acts =
+        |s: &Stage| s.insts.iter().any(|i| i.kind.has_effect() || matches!(i.kind, InstKind::Check { .. }));
+    for (n, stage) in k.stages.iter().enumerate().filter(|(_, s)| acts(s)) {
         body.push_str(&team_stage(&head, (&k, &pairs), (n, stage), (team, parts), &mut uses)?);
     }
     body.push_str("}\n");

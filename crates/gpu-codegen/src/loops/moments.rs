@@ -265,7 +265,7 @@ fn behind(program: &Program, first: &Stage, second: &Stage) -> Option<Vec<Inst>>
 }
 
 /// Removes stores of stage `n` to temporaries that no other step of the program reads.
-fn drop_unread(program: &Program, k: &mut LoopKernel, n: usize, candidates: &[BufId]) {
+pub(crate) fn drop_unread(program: &Program, k: &mut LoopKernel, n: usize, candidates: &[BufId]) {
     for &root in candidates {
         let read_here = k.stages.iter().any(|s| roots(program, s, false).contains(&root));
         if program.buffers[root].storage != kernel_ir::Storage::Arena
