@@ -72,7 +72,7 @@ impl Backend for CpuBackend {
         };
         let persistent = bytes(|s| *s == Storage::Persistent);
         let outputs = bytes(|s| *s == Storage::Output);
-        let arena = program.plan.place(&program, &|_| None).ok().map(|(_, bytes)| bytes);
+        let arena = program.plan.place_over_operands(&program, &|_| None).ok().map(|(_, bytes)| bytes);
         let (Some(constant_bytes), Some(outputs), Some(arena)) = (persistent, outputs, arena) else {
             return Ok(None);
         };

@@ -13,6 +13,13 @@ use crate::error::error;
 use crate::tensor_map;
 use crate::vendor::Libraries;
 
+/// Blocks may be placed while the kernel before still runs; the kernels wait for it themselves (programmatic dependent launch).
+pub(crate) const EARLY: sys::CUlaunchAttribute = sys::CUlaunchAttribute {
+    id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+    pad: [0; 4],
+    value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+};
+
 /// A CUDA device: its primary context, which is kept for the life of the process, a stream, NVIDIA's libraries.
 pub struct Cuda {
     pub(crate) properties: DeviceProperties,
@@ -69,11 +76,7 @@ impl Cuda {
         grid: Grid,
         arguments: *mut *mut c_void,
     ) -> sys::CUresult {
-        let mut attribute = sys::CUlaunchAttribute {
-            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
-            pad: [0; 4],
-            value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
-        };
+        let mut attribute = EARLY;
         let configuration = sys::CUlaunchConfig {
             gridDimX: grid.blocks[0],
             gridDimY: grid.blocks[1],
@@ -83,7 +86,7 @@ impl Cuda {
             blockDimZ: 1,
             sharedMemBytes: grid.shared,
             hStream: self.stream,
-            attrs: &mut attribute,
+            attrs: &raw mut attribute,
             numAttrs: 1,
         };
         // SAFETY: the caller's promise; configuration and attribute live through the call.

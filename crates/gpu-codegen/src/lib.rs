@@ -246,6 +246,7 @@ pub fn variants(program: &Program, step: &Step, target: &Target) -> Result<Vec<V
         Step::Attention(k) => attention::variants(program, k, target),
         Step::Extern(k) => match k.op {
             ExternOp::AttentionBackward { .. } => attention::backward::variants(program, k, target),
+            ExternOp::MaskTable(_) => attention::masks::variants(program, k, target),
             ExternOp::Collective(_) | ExternOp::Wait => Err(GenError::Routine(k.name.clone())),
             _ => sort::variants(program, k, target),
         },

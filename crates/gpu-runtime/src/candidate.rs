@@ -57,6 +57,11 @@ pub trait LibraryCall: Send + Sync {
     fn exchanged(&self, _sizes: &Sizes) -> Option<Exchanged> {
         None
     }
+    /// Whether a kernel that waits for earlier launches itself may be launched early behind it: what it puts on the stream ends
+    /// after all before it has ended.
+    fn lets_launches_overlap(&self) -> bool {
+        false
+    }
 }
 
 /// What a call exchanges with other ranks, or waits for.

@@ -434,4 +434,10 @@ impl<D: Driver> LibraryCall for ExchangeCall<D> {
         let bytes = self.members.iter().map(|m| m.bytes(sizes)).sum();
         Some(Exchanged { what, group, bytes, exchanges: self.members.len() as u64, mark: self.mark })
     }
+
+    /// An engine's work on a stream is in the stream's order. That on the side stream is not followed by the program's kernels, and
+    /// what a rank has alone is a copy.
+    fn lets_launches_overlap(&self) -> bool {
+        self.mark.is_none() && self.members.iter().all(|m| m.what.group != SELF_GROUP)
+    }
 }

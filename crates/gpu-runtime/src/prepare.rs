@@ -109,8 +109,14 @@ pub(crate) enum CallKind {
         /// Whether it may begin before the preceding launch, also a kernel, has ended.
         early: bool,
     },
-    /// The offsets of its scratch buffers in the arena, and the index of its symbol values.
-    Library { scratch: Vec<u64>, values: u32 },
+    Library {
+        /// The offsets of its scratch buffers in the arena.
+        scratch: Vec<u64>,
+        /// The index of its symbol values.
+        values: u32,
+        /// Whether the next launch may begin before it has ended.
+        overlaps: bool,
+    },
 }
 
 /// Why a program has no list of launches.
@@ -255,18 +261,22 @@ impl List {
     }
 
     /// Marks the launches before a kernel that gains from an early launch as early too, as far as each directly follows a
-    /// kernel.
+    /// kernel or a call that lets launches overlap.
     fn mark_early_launches(&mut self) {
         let mut lead = 0;
         let mut rest = &mut self.calls[..];
         while let [before @ .., call] = rest {
-            let behind = matches!(before.last(), Some(Call { what: CallKind::Kernel { .. }, .. }));
+            let behind = before.last().is_some_and(|call| match call.what {
+                CallKind::Kernel { .. } => true,
+                CallKind::Library { overlaps, .. } => overlaps,
+            });
             match &mut call.what {
                 CallKind::Kernel { early, .. } => {
                     lead = if *early { EARLY_LAUNCHES } else { lead };
                     *early = behind && lead > 0;
                     lead = lead.saturating_sub(1);
                 }
+                CallKind::Library { overlaps: true, .. } => lead = lead.saturating_sub(1),
                 CallKind::Library { .. } => lead = 0,
             }
             rest = before;
@@ -316,7 +326,7 @@ impl List {
                     }
                 }
             }
-            CallKind::Library { scratch, values } => {
+            CallKind::Library { scratch, values, .. } => {
                 let step = &on.steps[call.step as usize];
                 let Some(Runnable::Library(library)) =
                     step.candidate().and_then(|w| w.parts.get(call.part as usize))
@@ -414,7 +424,7 @@ impl ListBuilder<'_> {
         for (part, runnable) in candidate.parts.iter().enumerate() {
             let what = match runnable {
                 Runnable::Kernel(kernel) => self.kernel(kernel, &places)?,
-                Runnable::Library(_) => Some(self.library(&places)),
+                Runnable::Library(call) => Some(self.library(&places, call.lets_launches_overlap())),
             };
             if let Some(what) = what {
                 self.list.calls.push(Call { step: n as u32, part: part as u32, what });
@@ -466,11 +476,12 @@ impl ListBuilder<'_> {
         }
     }
 
-    fn library(&mut self, scratch: &[u64]) -> CallKind {
+    fn library(&mut self, scratch: &[u64], overlaps: bool) -> CallKind {
         if self.list.values.last() != Some(&self.sizes) {
             self.list.values.push(self.sizes.clone());
         }
-        CallKind::Library { scratch: scratch.to_vec(), values: self.list.values.len() as u32 - 1 }
+        let values = self.list.values.len() as u32 - 1;
+        CallKind::Library { scratch: scratch.to_vec(), values, overlaps }
     }
 
     fn results(&mut self) -> Result<(), Stop> {
@@ -501,13 +512,14 @@ mod tests {
 
     use super::*;
 
-    /// Test notation: `c` is a kernel that gains from an early launch, `k` another kernel, `l` a library call.
+    /// Test notation: `c` is a kernel that gains from an early launch, `k` another kernel, `l` a library call, `x` one that lets
+    /// launches overlap.
     fn early(kinds: &str) -> String {
         let call = |kind: char| {
             let grid = Grid { blocks: [1; 3], threads: 32, shared: 0 };
             let kernel = |early| CallKind::Kernel { function: 0, grid, words: 0..0, maps: Vec::new(), early };
             let what = match kind {
-                'l' => CallKind::Library { scratch: Vec::new(), values: 0 },
+                'l' | 'x' => CallKind::Library { scratch: Vec::new(), values: 0, overlaps: kind == 'x' },
                 kind => kernel(kind == 'c'),
             };
             Call { step: 0, part: 0, what }

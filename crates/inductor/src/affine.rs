@@ -3,7 +3,7 @@
 use ir_core::{Atom, Shape, SymExpr};
 use kernel_ir::{BodyBuilder, BufId, InstKind, LoopBounds, Operand};
 
-use crate::defs::Defs;
+use crate::defs::{Def, Defs};
 use crate::inline::{Inliner, no_forward};
 
 /// Ranges of the size symbols.
@@ -35,7 +35,7 @@ pub(crate) fn operand(defs: &Defs, v: BufId) -> Option<Operand> {
             buf: v,
             sizes: def.sizes.clone(),
             strides: def.strides.clone(),
-            offset: SymExpr::ZERO,
+            offset: first(def),
         });
     }
     let symbols = SymBounds(defs);
@@ -47,7 +47,13 @@ pub(crate) fn operand(defs: &Defs, v: BufId) -> Option<Operand> {
     let root = defs.get(*buf);
     let whole = address(index, &root.strides).simplify(&bounds);
     let (strides, offset) = affine(&whole, def.sizes.len())?;
+    let offset = offset + first(root);
     (root.dtype == def.dtype).then_some(Operand { buf: *buf, sizes: def.sizes.clone(), strides, offset })
+}
+
+/// The first element of a definition within the memory that it lies in.
+fn first(def: &Def) -> SymExpr {
+    def.place.as_ref().map_or(SymExpr::ZERO, |place| place.offset.clone())
 }
 
 /// Splits an address into one stride per loop variable and an offset, where it is affine in them.

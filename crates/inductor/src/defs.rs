@@ -77,6 +77,17 @@ pub struct Def {
     pub users: u32,
     /// Whether it is a barrier: what is computed from it is computed again, later than what was computed from its operand.
     pub barrier: bool,
+    /// Where it lies in the memory of a concatenation; its strides are then those that it has there.
+    pub place: Option<Place>,
+}
+
+/// A place in the memory of another definition, which has none itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// That definition.
+    pub of: BufId,
+    /// The first element within it.
+    pub offset: SymExpr,
 }
 
 /// How a value is computed. Loop variables `i0…` run over the value's sizes, further ones over an inner domain.
@@ -130,6 +141,11 @@ pub enum DefKind {
         /// How it is combined.
         mode: StoreMode,
     },
+    /// A concatenation in whose memory its parts are computed: complete when these are.
+    Joined {
+        /// What is stored in it; a part may be such a value itself.
+        parts: Vec<BufId>,
+    },
     /// A template; operands are definitions by value number.
     Template(TemplateSpec),
     /// A secondary output of a template, which its step writes: the log-sum-exp of an attention.
@@ -174,6 +190,18 @@ impl Defs {
         };
         e.eval(&leaf).unwrap_or(1)
     }
+    /// The definitions that are computed into the memory of a concatenation; none where `id` is something else.
+    pub(crate) fn stored_parts(&self, id: BufId) -> Vec<BufId> {
+        let (mut open, mut found) = (vec![id], Vec::new());
+        while let Some(at) = open.pop() {
+            match &self.get(at).kind {
+                DefKind::Joined { parts } => open.extend(parts),
+                _ if at != id => found.push(at),
+                _ => {}
+            }
+        }
+        found
+    }
     pub(crate) fn numel_hint(&self, sizes: &[SymExpr]) -> i64 {
         sizes.iter().fold(1i64, |n, s| n.saturating_mul(self.hint(s)))
     }
@@ -206,6 +234,7 @@ impl Def {
             DefKind::Extern { inputs, .. } => inputs.clone(),
             DefKind::Control { call, .. } => call.reads(),
             DefKind::Scatter { base, .. } => vec![*base],
+            DefKind::Joined { parts } => parts.clone(),
             _ => Vec::new(),
         };
         reads.extend(

@@ -239,7 +239,7 @@ fn template(
                 None => None,
             },
             // Only where it is read.
-            blocks: None,
+            visibility: None,
             sums: match sums.filter(|v| schedule.group_of.contains_key(&BufId(v.0))) {
                 Some(sums) => Some(operand(sums)?),
                 None => None,
@@ -354,9 +354,19 @@ fn buffers(
             program.inputs.push(InputSpec { name, buf, written })
         }
     }
-    for &id in &defs.order {
+    // What holds others comes before them.
+    let of = |id: &BufId| defs.get(*id).place.as_ref().map(|place| place.of);
+    let wanted = |id: &BufId| used.contains(id);
+    let holders: Vec<BufId> = defs.order.iter().filter(|id| wanted(id)).filter_map(of).collect();
+    for id in holders.into_iter().chain(defs.order.iter().copied().filter(wanted)) {
         let def = defs.get(id);
-        if map.contains_key(&id) || !used.contains(&id) {
+        if map.contains_key(&id) {
+            continue;
+        }
+        if let Some(place) = &def.place {
+            let mut part = buffer(def, Storage::View(map[&place.of]));
+            part.offset = place.offset.clone();
+            map.insert(id, program.buffers.push(part));
             continue;
         }
         let written = defs.written.iter().any(|w| w.def == id);

@@ -30,10 +30,12 @@ mod error;
 mod exchanges;
 mod in_place;
 mod inline;
+mod joined;
 mod kernels;
 mod layout;
 mod lower;
 mod merge;
+mod peak;
 mod realize;
 mod schedule;
 mod text;
@@ -96,6 +98,7 @@ fn compile_part(
     let mut defs = lower::lower(graph, symbols, known, options)?;
     realize::realize(&mut defs);
     in_place::narrow(&mut defs);
+    joined::run(&mut defs);
     let schedule = schedule::schedule(&mut defs);
     let program = emit::emit(&defs, &schedule, graph)?;
     match defs.contradiction.into_inner() {

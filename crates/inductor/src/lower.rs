@@ -92,6 +92,7 @@ fn undecided(graph: &Graph, v: ValueId, kind: DefKind) -> Def {
         output: false,
         users: 0,
         barrier: false,
+        place: None,
     }
 }
 
@@ -192,6 +193,7 @@ fn flow(graph: &Graph, id: NodeId, target: &str, args: &[Arg], defs: &mut Defs) 
             output: false,
             users: 0,
             barrier: false,
+            place: None,
         };
         defs.list.push(Some(def));
         defs.order.push(first);
@@ -483,6 +485,7 @@ fn number(defs: &mut Defs, name: &str, value: &SymExpr) -> BufId {
         output: true,
         users: 0,
         barrier: false,
+        place: None,
     };
     let id = BufId::from_index(defs.list.len());
     defs.list.push(Some(def));
@@ -508,6 +511,7 @@ fn copy_of(defs: &mut Defs, source: BufId) -> BufId {
         output: false,
         users: 0,
         barrier: false,
+        place: None,
     };
     let id = BufId::from_index(defs.list.len());
     defs.list.push(Some(def));

@@ -359,7 +359,7 @@ fn only_source(defs: &Defs, id: BufId, numel: i64) -> Option<Option<BufId>> {
 
 /// Strides for a value's memory: dense, dimensions in the order in which its largest source has them; convolutions
 /// channels-last; attention with the heads inside the positions, as its readers access it.
-fn layout(defs: &Defs, id: BufId) -> Shape {
+pub(crate) fn layout(defs: &Defs, id: BufId) -> Shape {
     let def = defs.get(id);
     let rank = def.sizes.len();
     let order: Vec<usize> = match &def.kind {

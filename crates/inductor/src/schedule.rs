@@ -60,7 +60,9 @@ impl Schedule {
     pub(crate) fn is_read_outside(&self, defs: &Defs, id: BufId) -> bool {
         let own = self.group_of.get(&id);
         let outside = |readers: &Vec<usize>| readers.iter().any(|g| Some(g) != own);
-        defs.get(id).output || self.readers.get(&id).is_some_and(outside)
+        let def = defs.get(id);
+        // What reads the whole that it is a part of is outside of its group.
+        def.output || def.place.is_some() || self.readers.get(&id).is_some_and(outside)
     }
     fn note_readers(&mut self, defs: &Defs) {
         let is_secondary = |id: &BufId| matches!(defs.get(*id).kind, DefKind::SecondaryOutput { .. });
@@ -85,7 +87,9 @@ pub(crate) fn schedule(defs: &mut Defs) -> Schedule {
     let mut s = Schedule::default();
     let needed = needed(defs, &mut s);
     for &id in &defs.order {
-        if !needed.contains(&id) || matches!(defs.get(id).kind, DefKind::Input | DefKind::Constant) {
+        if !needed.contains(&id)
+            || matches!(defs.get(id).kind, DefKind::Input | DefKind::Constant | DefKind::Joined { .. })
+        {
             continue;
         }
         // Values that are computed once, before every call, are not a hindrance.
@@ -94,6 +98,7 @@ pub(crate) fn schedule(defs: &mut Defs) -> Schedule {
         let latest = reads.filter_map(|(read, _)| Some((s.group_of.get(read).copied()?, *read))).max();
         // What is computed again belongs to its readers, not to what it is computed from.
         let latest = latest.filter(|(_, read)| !only_behind_barriers(defs, id, *read)).map(|(g, _)| g);
+        let latest = latest.filter(|g| !lives_earlier(defs, &s, id, *g));
         let joined = latest.and_then(|g| Some((g, join(defs, &s.groups[g], id, &s.loads[&id])?)));
         let at = match joined {
             Some((g, group)) => {
@@ -131,6 +136,14 @@ fn only_behind_barriers(defs: &Defs, id: BufId, source: BufId) -> bool {
     behind
 }
 
+/// Whether a copy into a concatenation that is made in this group would be there before any other part of that: all of it would
+/// live from then on.
+fn lives_earlier(defs: &Defs, s: &Schedule, id: BufId, group: usize) -> bool {
+    let of = |id: BufId| defs.get(id).place.as_ref().map(|place| place.of);
+    let whole = of(id).filter(|_| defs.get(id).is_view());
+    whole.is_some() && !s.group_of.iter().any(|(part, g)| *g <= group && of(*part) == whole)
+}
+
 /// An index of a member's body in the kernel's loop variables.
 pub(crate) fn substituted(e: &SymExpr, map: &[SymExpr]) -> SymExpr {
     e.subst(&|a| if let Atom::Loop(d) = a { map.get(*d as usize).cloned() } else { None })
@@ -164,6 +177,9 @@ fn needed(defs: &Defs, s: &mut Schedule) -> FxHashSet<BufId> {
 fn loads_of(defs: &Defs, id: BufId) -> Vec<(BufId, Shape)> {
     let def = defs.get(id);
     let mut loads = loads_of_memory(defs, id);
+    // A concatenation is there when its parts are, which are read as a whole.
+    let parts: Vec<BufId> = loads.iter().flat_map(|(read, _)| defs.stored_parts(*read)).collect();
+    loads.extend(parts.into_iter().map(|part| (part, Shape::new())));
     let own = def.sizes.iter().chain(&def.strides);
     let mut binders = defs.binders_of(own);
     binders.extend(defs.binders_of(loads.iter().flat_map(|(_, index)| index)));
@@ -227,6 +243,9 @@ fn loads_of_memory(defs: &Defs, id: BufId) -> Vec<(BufId, Shape)> {
         DefKind::SecondaryOutput { template } => return whole(template).into_iter().collect(),
         DefKind::Extern { inputs, .. } => return inputs.iter().filter_map(whole).collect(),
         DefKind::Control { call, .. } => return call.reads().iter().filter_map(whole).collect(),
+        DefKind::Joined { .. } => {
+            return defs.stored_parts(id).into_iter().map(|part| (part, Shape::new())).collect();
+        }
         DefKind::Input | DefKind::Constant => return Vec::new(),
         _ => {}
     }
@@ -311,6 +330,10 @@ fn join(defs: &Defs, group: &Group, id: BufId, loads: &[(BufId, Shape)]) -> Opti
         .iter()
         .filter_map(|(buf, index)| group.members.iter().find(|m| m.def == *buf).map(|m| (m, index)))
         .collect();
+    // What is read as a whole is complete only after the kernel.
+    if reads.iter().any(|(member, index)| index.len() < defs.get(member.def).sizes.len()) {
+        return None;
+    }
     let pure = group.members.iter().all(|m| m.inner.is_empty());
     if matches!(def.kind, DefKind::Loop { .. })
         && pure

@@ -39,6 +39,7 @@ fn head(def: &Def) -> String {
         DefKind::Template(prims::TemplateSpec::Attention { q, k, v, .. }) => {
             format!("attention b{} b{} b{}", q.0, k.0, v.0)
         }
+        DefKind::Joined { parts } => format!("joined {parts:?}"),
         DefKind::SecondaryOutput { template } => format!("secondary output of {template}"),
         DefKind::Control { call, .. } => format!("control flow over {:?}", call.reads()),
         DefKind::Extern { op, .. } => format!("extern {op:?}"),

@@ -259,11 +259,9 @@ pub struct Attention {
     /// masked. The gradients recompute the weights from it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sums: Option<Operand>,
-    /// `[b, hq, lq / 64, lk / 64]` (rounded up) by broadcast strides, `u8`: for each block of 64 queries and 64 keys
-    /// whether the mask hides all (0), shows some or changes some scores (1), or shows all unchanged (2). A backend that
-    /// skips hidden blocks makes it from the mask; it is no part of a program that crosses the boundary.
+    /// What a backend made of the mask; no part of a program that crosses the boundary.
     #[serde(skip)]
-    pub blocks: Option<Operand>,
+    pub visibility: Option<Box<Visibility>>,
     /// Position `i` attends to positions up to `i` (aligned at the start, as in PyTorch).
     pub causal: bool,
     /// Factor on the scores.
@@ -272,6 +270,32 @@ pub struct Attention {
     pub acc: DType,
     /// Over `[b, hq, lq, dv]`.
     pub epilogue: Epilogue,
+}
+
+/// What a backend makes of the mask of an [`Attention`], so that its kernels compute the mask and skip what it hides.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Visibility {
+    /// The mask as a function of batch, head of queries, query and key (`i0` to `i3`), in place of its elements: the last
+    /// value is `bool` or a float. Empty where the mask is read.
+    pub function: Vec<Inst>,
+    /// The blocks of scores by queries, as a [`MaskTable`] leaves them.
+    pub rows: Option<Operand>,
+    /// The same by keys, for gradients.
+    pub columns: Option<Operand>,
+}
+
+/// Notes which blocks of 64 queries and 64 keys a mask hides. The first output is `i32[b, hq, own blocks, 2 words]`, by
+/// broadcast strides: for each block of queries (or of keys) the blocks of the other side, 32 in a word. The first half of the
+/// words has a bit for each block in which some score is shown, the second half one for each in which all are, unchanged. An
+/// optional second output is the mask in bits, `i32[b, hq, lq, lk / 32]` (rounded up), the first key in the lowest bit.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MaskTable {
+    /// `[b, hq, lq, lk]`; 1 where the mask is the same along a dimension and the outputs have a stride of 0.
+    pub sizes: Shape,
+    /// The mask, as [`Visibility::function`].
+    pub function: Vec<Inst>,
+    /// Whether a row of the table is of keys.
+    pub by_keys: bool,
 }
 
 /// A routine that is not a loop nest.
@@ -312,14 +336,19 @@ pub enum ExternOp {
     ///
     /// Inputs: cotangent `g` `[b, hq, lq, dv]`; `q`, `k`, `v` and an optional last one, `mask`, as those of the attention;
     /// before the mask `sums` and `deltas`, both `[b, hq, lq]` in the dtype of arithmetic. `deltas` is the sum of
-    /// `g · result` over a row, less the cotangent of `sums`. After the mask a backend may add its blocks
-    /// ([`Attention::blocks`]). Outputs: `dq`, `dk`, `dv`.
+    /// `g · result` over a row, less the cotangent of `sums`. Outputs: `dq`, `dk`, `dv`.
     AttentionBackward {
         /// Position `i` attends to positions up to `i`.
         causal: bool,
         /// Factor on the scores.
         scale: f64,
+        /// What a backend made of the mask; no part of a program that crosses the boundary.
+        #[serde(skip)]
+        visibility: Option<Box<Visibility>>,
     },
+    /// What a backend adds for the masks of attention; no part of a program that crosses the boundary.
+    #[serde(skip)]
+    MaskTable(Box<MaskTable>),
     /// An exchange between the ranks of a group. Since 1.7. Takes one tensor and gives one, of the same dtype.
     Collective(Collective),
     /// Waits for an exchange that an earlier step of the same list started: takes what that step took and gives what it
@@ -402,8 +431,13 @@ impl Step {
                 [&k.a, &k.b].into_iter().chain(k.dequant.iter().flat_map(Dequant::operands)).collect()
             }
             Step::Conv(k) => vec![&k.input, &k.weight],
-            Step::Attention(k) => [&k.q, &k.k, &k.v].into_iter().chain(&k.mask).chain(&k.blocks).collect(),
-            Step::Extern(k) => k.inputs.iter().collect(),
+            Step::Attention(k) => {
+                let tables = k.visibility.iter().flat_map(|v| v.tables());
+                [&k.q, &k.k, &k.v].into_iter().chain(&k.mask).chain(tables).collect()
+            }
+            Step::Extern(k) => {
+                k.inputs.iter().chain(k.visibility().into_iter().flat_map(Visibility::tables)).collect()
+            }
             Step::Bind(k) => vec![&k.from],
             Step::Assert(k) => vec![&k.pred],
             Step::Cond(k) => vec![&k.pred],
@@ -429,9 +463,20 @@ impl Step {
                 .collect(),
             Step::Matmul(k) => vec![(k.epilogue.ranges.clone(), &k.epilogue.insts)],
             Step::Conv(k) => vec![(k.epilogue.ranges.clone(), &k.epilogue.insts)],
-            Step::Attention(k) => vec![(k.epilogue.ranges.clone(), &k.epilogue.insts)],
-            Step::Extern(_)
-            | Step::Bind(_)
+            Step::Attention(k) => {
+                let scores: Shape = k.q.sizes[..3].iter().chain(k.k.sizes.get(2)).cloned().collect();
+                let function = k.visibility.iter().map(|v| (scores.clone(), &v.function[..]));
+                std::iter::once((k.epilogue.ranges.clone(), &k.epilogue.insts[..])).chain(function).collect()
+            }
+            Step::Extern(k) => match &k.op {
+                ExternOp::AttentionBackward { visibility: Some(v), .. } => {
+                    let scores = k.inputs[1].sizes[..3].iter().chain(k.inputs[2].sizes.get(2));
+                    vec![(scores.cloned().collect(), &v.function)]
+                }
+                ExternOp::MaskTable(table) => vec![(table.sizes.clone(), &table.function)],
+                _ => Vec::new(),
+            },
+            Step::Bind(_)
             | Step::Assert(_)
             | Step::Cond(_)
             | Step::For(_)
@@ -445,7 +490,15 @@ impl Step {
             Step::Loop(k) => k.stages.iter_mut().map(|s| &mut s.insts).collect(),
             Step::Matmul(k) => vec![&mut k.epilogue.insts],
             Step::Conv(k) => vec![&mut k.epilogue.insts],
-            Step::Attention(k) => vec![&mut k.epilogue.insts],
+            Step::Attention(k) => {
+                let function = k.visibility.iter_mut().map(|v| &mut v.function);
+                std::iter::once(&mut k.epilogue.insts).chain(function).collect()
+            }
+            Step::Extern(k) => match &mut k.op {
+                ExternOp::AttentionBackward { visibility: Some(v), .. } => vec![&mut v.function],
+                ExternOp::MaskTable(table) => vec![&mut table.function],
+                _ => Vec::new(),
+            },
             _ => Vec::new(),
         }
     }
@@ -473,6 +526,30 @@ impl Step {
             list.dedup();
         }
         (reads, writes)
+    }
+}
+
+impl Visibility {
+    /// The tables that there are.
+    pub fn tables(&self) -> impl Iterator<Item = &Operand> {
+        self.rows.iter().chain(&self.columns)
+    }
+}
+
+impl Attention {
+    /// Whether there is a mask, to be read or to be computed.
+    pub fn is_masked(&self) -> bool {
+        self.mask.is_some() || self.visibility.as_ref().is_some_and(|v| !v.function.is_empty())
+    }
+}
+
+impl ExternCall {
+    /// What a backend made of the mask of an attention's gradients.
+    pub fn visibility(&self) -> Option<&Visibility> {
+        match &self.op {
+            ExternOp::AttentionBackward { visibility, .. } => visibility.as_deref(),
+            _ => None,
+        }
     }
 }
 

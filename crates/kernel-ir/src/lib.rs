@@ -60,7 +60,7 @@ pub use integer::is_integer_product;
 pub use ir_core::{Symbol, Symbols};
 pub use kernel::{
     AccDecl, Assert, Attention, Bind, Cond, Conv, Dequant, Epilogue, ExternCall, ExternOp, For, LoopBounds,
-    LoopKernel, Matmul, Operand, Stage, Step, While,
+    LoopKernel, MaskTable, Matmul, Operand, Stage, Step, Visibility, While,
 };
 pub use linalg::LinalgOp;
 pub use phases::plain_steps;

@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::{BufId, Program, Storage, written};
+use crate::{BufId, Program, Step, Storage, written};
 
 /// Alignment of every arena buffer in bytes: one cache line, one 512-bit vector.
 pub const ALIGN: u64 = 64;
@@ -96,9 +96,31 @@ impl ArenaPlan {
         program: &Program,
         symbols: &dyn Fn(SymId) -> Option<i64>,
     ) -> Result<(Vec<u64>, u64), PlanError> {
+        self.place_over(program, symbols, &|step| matches!(step, Step::Loop(_)))
+    }
+
+    /// As [`place`](Self::place), where the epilogues of products and convolutions may write over what they read in the same way:
+    /// for executors that store nothing in the memory of a result before its epilogue has read there.
+    ///
+    /// # Errors
+    /// As `place`.
+    pub fn place_over_operands(
+        &self,
+        program: &Program,
+        symbols: &dyn Fn(SymId) -> Option<i64>,
+    ) -> Result<(Vec<u64>, u64), PlanError> {
+        self.place_over(program, symbols, &|_| true)
+    }
+
+    fn place_over(
+        &self,
+        program: &Program,
+        symbols: &dyn Fn(SymId) -> Option<i64>,
+        may: &dyn Fn(&Step) -> bool,
+    ) -> Result<(Vec<u64>, u64), PlanError> {
         let sizes = self.sizes(program, symbols)?;
         let apart = self.greedy(program, &sizes, &(0..sizes.len()).collect::<Vec<_>>())?;
-        let heads = self.take_overs(program);
+        let heads = self.take_overs(program, may);
         if heads.iter().enumerate().all(|(i, head)| i == *head) {
             return Ok(apart);
         }
@@ -107,10 +129,11 @@ impl ArenaPlan {
         Ok(if shared.1 <= apart.1 { shared } else { apart })
     }
 
-    /// Whether [`place`](Self::place) may give one memory to both buffers although one step uses both: it writes the one over
-    /// the other. Code of a step that reads the one and writes the other must not take what it reads for constant, nor their
-    /// memory for different. `true` may be said of more than are placed so.
+    /// Whether [`place_over_operands`](Self::place_over_operands) may give one memory to both buffers, or to what they are views
+    /// of, although one step uses both: it writes the one over the other. Code of a step that reads the one and writes the other
+    /// must not take what it reads for constant, nor their memory for different. `true` may be said of more than are placed so.
     pub fn may_share(&self, program: &Program, a: BufId, b: BufId) -> bool {
+        let (a, b) = (program.root(a), program.root(b));
         let life = |buf: BufId| self.lives.iter().find(|l| l.buf == buf);
         let (Some(first), Some(second)) = (life(a), life(b)) else { return false };
         let (one, other) = (&program.buffers[a], &program.buffers[b]);
@@ -138,7 +161,7 @@ impl ArenaPlan {
     }
 
     /// For each entry of `lives` the first of the chain of buffers that are written over one another, itself where it is in none.
-    fn take_overs(&self, program: &Program) -> Vec<usize> {
+    fn take_overs(&self, program: &Program, may: &dyn Fn(&Step) -> bool) -> Vec<usize> {
         let mut heads: Vec<usize> = (0..self.lives.len()).collect();
         let mut ending: FxHashMap<u32, Vec<usize>> = FxHashMap::default();
         for (i, live) in self.lives.iter().enumerate() {
@@ -148,7 +171,7 @@ impl ArenaPlan {
         beginning.sort_by_key(|&i| self.lives[i].first);
         for to in beginning {
             let LiveRange { buf, first, .. } = self.lives[to];
-            let Some(step) = program.steps.get(first as usize) else { continue };
+            let Some(step) = program.steps.get(first as usize).filter(|step| may(step)) else { continue };
             let Some(open) = ending.get_mut(&first) else { continue };
             let takes = |&from: &usize| {
                 from != to

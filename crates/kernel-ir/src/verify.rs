@@ -360,23 +360,20 @@ fn operands(program: &Program, step: &Step) -> Result {
         }
         Step::Attention(a) => {
             ensure(a.epilogue.ranges.len() == 4, &place, "attention has four dimensions")?;
-            [&a.q, &a.k, &a.v].into_iter().chain(&a.mask).chain(&a.blocks).try_for_each(|o| rank(o, 4))?;
-            a.blocks.iter().try_for_each(|o| {
-                ensure(program.buffers[o.buf].dtype == DType::U8, &place, "its blocks are bytes")
-            })?;
+            [&a.q, &a.k, &a.v].into_iter().chain(&a.mask).try_for_each(|o| rank(o, 4))?;
             a.sums.iter().try_for_each(|o| {
                 ensure(program.buffers[o.buf].dtype == a.acc, &place, "its sums have another dtype")?;
                 rank(o, 3)
             })
         }
         Step::Extern(ExternCall { op: ExternOp::AttentionBackward { .. }, inputs, outputs, .. }) => {
-            let count = matches!((inputs.len(), outputs.len()), (6..=8, 3));
+            let count = matches!((inputs.len(), outputs.len()), (6..=7, 3));
             ensure(
                 count,
                 &place,
-                "an attention's backward takes six tensors, with a mask seven, with the mask's blocks eight, and gives three",
+                "an attention's backward takes six tensors, with a mask seven, and gives three",
             )?;
-            let ranks = [4, 4, 4, 4, 3, 3, 4, 4].into_iter();
+            let ranks = [4, 4, 4, 4, 3, 3, 4].into_iter();
             inputs.iter().zip(ranks).chain(outputs.iter().zip([4; 3])).try_for_each(|(o, n)| rank(o, n))
         }
         Step::Extern(ExternCall { op: ExternOp::Linalg { op, .. }, inputs, outputs, .. }) => ensure(
@@ -384,6 +381,9 @@ fn operands(program: &Program, step: &Step) -> Result {
             &place,
             "a matrix routine has another number of operands",
         ),
+        Step::Extern(ExternCall { op: ExternOp::MaskTable(_), .. }) => {
+            ensure(false, &place, "a table of a mask is added by a backend")
+        }
         Step::Extern(k @ ExternCall { op: ExternOp::Collective(_) | ExternOp::Wait, .. }) => {
             exchange(program, k, &place)
         }

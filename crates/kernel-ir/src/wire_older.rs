@@ -115,7 +115,7 @@ fn of_step(program: &Program, step: &Step, found: &mut Found<'_>) {
             // Older readers know no routine but sorting.
             ExternOp::Linalg { .. } => 3,
             ExternOp::AttentionBackward { .. } => 5,
-            ExternOp::Collective(_) | ExternOp::Wait => 7,
+            ExternOp::Collective(_) | ExternOp::Wait | ExternOp::MaskTable(_) => 7,
         },
         Step::Bind(_) | Step::Assert(_) | Step::Cond(_) | Step::For(_) | Step::While(_) => 2,
         Step::Together(_) => TOGETHER,

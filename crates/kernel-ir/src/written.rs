@@ -153,11 +153,11 @@ impl Order<'_> {
     }
 }
 
-/// Whether a loop may write a buffer to the memory of another one that it reads for the last time: both are of the same bytes,
-/// and every point reads the one where it writes the other, by rule 2.
+/// Whether a loop, or the epilogue of a product or convolution, may write a buffer to the memory of another one that it reads
+/// for the last time: both are of the same bytes, and every point reads the one where it writes the other, by rule 2.
 pub(crate) fn may_take_over(program: &Program, step: &Step, from: BufId, to: BufId) -> bool {
     let (old, new) = (&program.buffers[from], &program.buffers[to]);
-    matches!(step, Step::Loop(_))
+    matches!(step, Step::Loop(_) | Step::Matmul(_) | Step::Conv(_))
         && old.dtype.size() == new.dtype.size()
         && old.span() == new.span()
         && clash(program, step, &|buf| [from, to].contains(&program.root(buf))).is_none()

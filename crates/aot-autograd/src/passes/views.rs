@@ -2,7 +2,7 @@
 //! equation above it.
 
 use fx_ir::{Arg, Graph, ValueId};
-use ir_core::SymExpr;
+use ir_core::{Shape, SymExpr};
 use prims::{Builder, Lower, OpError};
 
 use super::matching::{def_of, permutation, sizes, swaps_last_two, through};
@@ -22,6 +22,7 @@ const RULES: &[Rule] = &[
     cat_of_few,
     reduce_one,
     transposed_product,
+    product_of_merged,
 ];
 
 /// Applies every rule.
@@ -244,23 +245,72 @@ fn transposed_product(b: &mut Builder<'_>, site: &Site<'_>) -> Given {
     }
     let Some(call) = def_of(b.graph(), product, "prims.matmul") else { return Ok(None) };
     let (x, y) = (call.value("a")?, call.value("b")?);
-    let transposed = |v: ValueId| {
-        let inner = def_of(b.graph(), v, "prims.permute")?;
-        permutation(&inner).filter(|p| swaps_last_two(p)).and_then(|_| inner.value("a").ok())
-    };
-    let (back_x, back_y) = (transposed(x), transposed(y));
+    let (back_x, back_y) = (transposed(b.graph(), x), transposed(b.graph(), y));
     if back_x.is_none() && back_y.is_none() {
         return Ok(None);
     }
-    let rank = site.meta.rank();
-    let mut order: Vec<usize> = (0..rank).collect();
-    order.swap(rank - 1, rank - 2);
+    let order = last_two_swapped(site.meta.rank());
     let mut turn = |v: ValueId, back: Option<ValueId>| match back {
         Some(back) => Ok(back),
         None => b.permute(v, &order),
     };
     let (left, right) = (turn(y, back_y)?, turn(x, back_x)?);
     b.call1("prims.matmul", vec![left.into(), right.into()]).map(Some)
+}
+
+/// `merge(x) merge(y) = merge(x y)` for batch dimensions that a view joined: the product reads its operands where they lie, while
+/// joining, for example, the heads of `[batch, heads, rows, columns]` with the batch takes a copy where heads lie side by side.
+fn product_of_merged(b: &mut Builder<'_>, site: &Site<'_>) -> Given {
+    if !is(site, "prims.matmul") {
+        return Ok(None);
+    }
+    let (x, y) = (site.call.value("a")?, site.call.value("b")?);
+    let Some(batch) = batch_before(b.graph(), x).or_else(|| batch_before(b.graph(), y)) else {
+        return Ok(None);
+    };
+    let matrices =
+        |own: &[SymExpr]| -> Shape { batch.iter().chain(&own[own.len() - 2..]).cloned().collect() };
+    let mut split = |v: ValueId| match transposed(b.graph(), v) {
+        None => viewed(b, v, &matrices),
+        Some(turned) => {
+            let whole = viewed(b, turned, &matrices)?;
+            b.permute(whole, &last_two_swapped(batch.len() + 2))
+        }
+    };
+    let (x, y) = (split(x)?, split(y)?);
+    let product = b.call1("prims.matmul", vec![x.into(), y.into()])?;
+    b.reshape(product, &site.meta.sizes).map(Some)
+}
+
+/// A view of a value with these sizes of its own, past a view that it is.
+fn viewed(b: &mut Builder<'_>, v: ValueId, to: &dyn Fn(&[SymExpr]) -> Shape) -> Result<ValueId, OpError> {
+    let to = to(&b.sizes(v)?);
+    let source = through(b.graph(), v, "prims.reshape").unwrap_or(v);
+    if sizes(b.graph(), source) == Some(&to[..]) { Ok(source) } else { b.reshape(source, &to) }
+}
+
+/// The batch dimensions of an operand of a product before a view joined them to fewer ones, those of size 1 left out, which a view
+/// drops without joining anything. Two of them at most: attention is recognised with two (batch and heads), not with more.
+fn batch_before(graph: &Graph, v: ValueId) -> Option<Shape> {
+    let v = transposed(graph, v).unwrap_or(v);
+    let (joined, before) = (sizes(graph, v)?, sizes(graph, through(graph, v, "prims.reshape")?)?);
+    let (own, batch) = (joined.len().checked_sub(2)?, before.len().checked_sub(2)?);
+    let many = |dims: &[SymExpr]| -> Shape { dims.iter().filter(|s| **s != SymExpr::ONE).cloned().collect() };
+    let kept = many(&before[..batch]);
+    let joins = own > 0 && before[batch..] == joined[own..] && kept.len() > many(&joined[..own]).len();
+    (joins && kept.len() <= 2).then_some(kept)
+}
+
+/// The matrices of which a value is the transposed ones.
+fn transposed(graph: &Graph, v: ValueId) -> Option<ValueId> {
+    let call = def_of(graph, v, "prims.permute")?;
+    permutation(&call).filter(|p| swaps_last_two(p)).and_then(|_| call.value("a").ok())
+}
+
+fn last_two_swapped(rank: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..rank).collect();
+    order.swap(rank - 1, rank - 2);
+    order
 }
 
 #[cfg(test)]
@@ -369,5 +419,61 @@ mod tests {
         let body = "%x: f32[2] = input \"x\"\n\n%a: f32[2] = prims.detach(%x)\nreturn %a";
         assert_unchanged(run, &PassCx::before_joint(), body);
         changes(run, &PassCx::default(), body, "");
+    }
+
+    #[test]
+    fn products_of_joined_batches_keep_them_apart() {
+        let inputs = "%q: f32[2, 5, 3, 4] = input \"q\"
+%k: f32[2, 6, 3, 4] = input \"k\"
+%f: f32[6, 4, 6] = input \"f\"
+
+%h: f32[2, 3, 5, 4] = prims.permute(%q, [0, 2, 1, 3])
+%a: f32[6, 5, 4] = prims.reshape(%h, [6, 5, 4])";
+        let both = "%g: f32[2, 3, 4, 6] = prims.permute(%k, [0, 2, 3, 1])
+%b: f32[6, 4, 6] = prims.reshape(%g, [6, 4, 6])";
+        let turned = "%g: f32[2, 3, 6, 4] = prims.permute(%k, [0, 2, 1, 3])
+%j: f32[6, 6, 4] = prims.reshape(%g, [6, 6, 4])
+%b: f32[6, 4, 6] = prims.permute(%j, [0, 2, 1])";
+        let product = "%p: f32[6, 5, 6] = prims.matmul(%a, %b)
+%r: f32[2, 3, 5, 6] = prims.reshape(%p, [2, 3, 5, 6])
+return %r";
+        let check = |lines: &str, expected: &str| {
+            changes(run, &PassCx::default(), &format!("{inputs}\n{lines}\n{product}"), expected);
+        };
+        check(both, "prims.permute prims.permute prims.matmul");
+        // The second of the two permutations of `k` is joined with the first one where the rules are applied next.
+        check(turned, "prims.permute prims.permute prims.permute prims.matmul");
+        let one = product.replace("%b", "%f");
+        let body = format!("{inputs}\n{one}");
+        changes(run, &PassCx::default(), &body, "prims.permute prims.reshape prims.matmul");
+        // The rows are joined with a part of the batch: these are other matrices.
+        let rows = format!("{inputs}\n%m: f32[3, 10, 4] = prims.reshape(%h, [3, 10, 4])\n%y: f32[3, 4, 6] = prims.slice(%f, 0, 0, 3, 1)
+%p: f32[3, 10, 6] = prims.matmul(%m, %y)\nreturn %p");
+        assert_unchanged(run, &PassCx::default(), &rows);
+    }
+
+    #[test]
+    fn products_whose_operands_lost_a_dimension_of_one_stay() {
+        let body = |before: &str, joined: &str| {
+            format!(
+                "%q: f32[{before}, 5, 4] = input \"q\"
+%k: f32[{joined}, 4, 6] = input \"k\"
+
+%a: f32[{joined}, 5, 4] = prims.reshape(%q, [{joined}, 5, 4])
+%p: f32[{joined}, 5, 6] = prims.matmul(%a, %k)
+return %p"
+            )
+        };
+        assert_unchanged(run, &PassCx::default(), &body("1, 2, 3", "2, 3"));
+        assert_unchanged(run, &PassCx::default(), &body("1, 6", "6"));
+        // A product of three batch dimensions is no attention.
+        assert_unchanged(run, &PassCx::default(), &body("2, 3, 4", "6, 4"));
+        assert_unchanged(run, &PassCx::default(), &body("2, 3, 4", "24"));
+        changes(
+            run,
+            &PassCx::default(),
+            &body("2, 1, 3", "6"),
+            "prims.reshape prims.reshape prims.matmul prims.reshape",
+        );
     }
 }

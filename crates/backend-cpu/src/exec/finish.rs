@@ -118,8 +118,9 @@ pub(super) fn recognise(program: &Program, body: &Epilogue, walk: &Walk) -> Opti
     let out = found.rows(*buf, index)?;
     let (value, activation) = found.activation(*value);
     found.sum(value)?;
-    // Sums of a first pass over k are stored in the output: factors and shifts must not.
-    if [&found.scale, &found.shift].into_iter().flatten().any(|c| c.root == out.root) {
+    // Sums of a first pass over k are stored in the output: factors and shifts must not lie there, which a value of one row may.
+    let shares = |root: BufId| root == out.root || program.plan.may_share(program, root, out.root);
+    if [&found.scale, &found.shift].into_iter().flatten().any(|c| shares(c.root)) {
         return None;
     }
     // A residual of several batch dimensions has no single distance between entries.

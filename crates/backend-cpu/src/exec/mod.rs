@@ -181,7 +181,8 @@ impl Compiled {
         let code = make(jobs.list())?;
         tracing::debug!(target: "kernel", functions = jobs.list().len(), bytes = code.bytes(), time = ?started.elapsed(), "compiled");
         // Where there are symbols every set of sizes is checked once, whatever the arena is.
-        let placed = program.symbols.is_empty().then(|| program.plan.place(&program, &|_| None));
+        let placed =
+            program.symbols.is_empty().then(|| program.plan.place_over_operands(&program, &|_| None));
         let fixed =
             placed.and_then(Result::ok).map(|(offsets, bytes)| Arc::new(ArenaLayout { offsets, bytes }));
         let binder = Binder::of_inputs(&program);

@@ -64,18 +64,24 @@ fn fills(sizes: &[i64], strides: &[i64]) -> bool {
     apart && order.iter().all(|(s, _)| *s > 0) && span == sizes.iter().product::<i64>()
 }
 
-/// The strides of a converted operand: its own where its elements fill their memory, else dense ones; broadcast dimensions stay broadcast.
+/// The dimensions that are not broadcast in the order of their distances, the last one that of neighbours.
+fn memory_order(sizes: &[i64], strides: &[i64]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..sizes.len()).filter(|d| strides[*d] != 0).collect();
+    order.sort_by_key(|&d| (sizes[d] > 1, std::cmp::Reverse(strides[d].unsigned_abs())));
+    order
+}
+
+/// The strides of a converted operand: its own where its elements fill their memory, else dense ones in their order; broadcast
+/// dimensions stay broadcast.
 pub(super) fn converted_strides(sizes: &[i64], strides: &[i64]) -> Vec<i64> {
     if fills(sizes, strides) {
         return strides.to_vec();
     }
     let mut step = 1;
     let mut dense = vec![0; sizes.len()];
-    for d in (0..sizes.len()).rev() {
-        if strides[d] != 0 {
-            dense[d] = step;
-            step *= sizes[d];
-        }
+    for d in memory_order(sizes, strides).into_iter().rev() {
+        dense[d] = step;
+        step *= sizes[d];
     }
     dense
 }
@@ -112,27 +118,38 @@ fn converted<'a, T: Half>(
     if fills(sizes, strides) {
         return converted_in_place(from, sizes, strides);
     }
-    let mut extent: Vec<i64> =
-        sizes.iter().zip(strides).map(|(n, s)| if *s == 0 { (*n).min(1) } else { *n }).collect();
-    let count = extent.iter().product::<i64>() as usize;
-    let block = Block::new(count * size_of::<f32>())?;
-    let to = block.ptr().cast::<f32>();
-    let (row, step) = (extent.pop().unwrap_or(1) as usize, strides.last().copied().unwrap_or(1) as isize);
-    let rows = count / row.max(1);
-    let (from, to_address) = (from as usize, to as usize);
-    team::par_for_work(rows, count, &|r| {
-        let (mut rest, mut at) = (r as i64, 0isize);
-        for d in (0..extent.len()).rev() {
-            at += (rest % extent[d] * strides[d]) as isize;
-            rest /= extent[d];
+    let mut order = memory_order(sizes, strides);
+    let inner = order.pop();
+    let row = inner.map_or(1, |d| sizes[d]) as usize;
+    let step = inner.map_or(1, |d| strides[d]) as isize;
+    let rows = if sizes.contains(&0) { 0 } else { order.iter().map(|d| sizes[*d]).product::<i64>() as usize };
+    let block = Block::new(rows * row * size_of::<f32>())?;
+    let (from, to, ptr) = (from as usize, block.ptr() as usize, block.ptr().cast::<f32>());
+    let each = (PIECE / row.max(1)).max(1);
+    team::par_for_work(rows.div_ceil(each), rows * row, &|i| {
+        let mine = i * each..((i + 1) * each).min(rows);
+        let mut rest = mine.start as i64;
+        let mut index: Vec<i64> = vec![0; order.len()];
+        for (digit, d) in index.iter_mut().zip(&order).rev() {
+            (*digit, rest) = (rest % sizes[*d], rest / sizes[*d]);
         }
-        let source = (from as *const T).wrapping_offset(at);
-        let target = (to_address as *mut f32).wrapping_add(r * row);
-        // SAFETY: the row lies inside of the operand, by the program's promise, and its copy inside of the block.
-        unsafe { T::widen(source, step, target, row) };
+        for r in mine {
+            let at: i64 = index.iter().zip(&order).map(|(digit, d)| digit * strides[*d]).sum();
+            let source = (from as *const T).wrapping_offset(at as isize);
+            let target = (to as *mut f32).wrapping_add(r * row);
+            // SAFETY: the row lies inside of the operand, by the program's promise, and its copy inside of the block.
+            unsafe { T::widen(source, step, target, row) };
+            for (digit, d) in index.iter_mut().zip(&order).rev() {
+                *digit += 1;
+                if *digit < sizes[*d] {
+                    break;
+                }
+                *digit = 0;
+            }
+        }
     });
     let strides = converted_strides(sizes, strides);
-    Ok(Ready { ptr: to, sizes: sizes.to_vec(), strides, copy: Some(block), operand: PhantomData })
+    Ok(Ready { ptr, sizes: sizes.to_vec(), strides, copy: Some(block), operand: PhantomData })
 }
 
 /// A 16-bit float.

@@ -65,10 +65,13 @@ fn prepare(program: &mut Program, step: &Step, jobs: &mut Jobs) -> Result<Op, Ex
         Step::Attention(a) => attention(program, a, jobs),
         Step::Extern(e) => match e.op {
             ExternOp::Sort { .. } => Ok(Op::Sort(SortOp::new(program, e)?)),
-            ExternOp::AttentionBackward { causal, scale } => {
+            ExternOp::AttentionBackward { causal, scale, .. } => {
                 Ok(Op::AttentionBackward(Box::new(AttentionBackwardOp::new(program, e, causal, scale)?)))
             }
             ExternOp::Linalg { op, complex } => Ok(Op::Linalg(MatrixRoutine::new(program, e, op, complex)?)),
+            ExternOp::MaskTable(_) => {
+                Err(ExecError::Malformed(format!("`{}` is a step that another backend adds", e.name)))
+            }
             ExternOp::Collective(_) | ExternOp::Wait => {
                 let step = ExchangeStep::new(program, e)?;
                 let other = || ExecError::Malformed(format!("`{}` is no exchange", e.name));

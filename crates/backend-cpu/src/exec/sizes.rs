@@ -58,7 +58,7 @@ impl Compiled {
         if let Some(place) = places.get(sizes) {
             return Ok(place.clone());
         }
-        let (offsets, bytes) = self.program.plan.place(&self.program, &|id| sizes.get(id))?;
+        let (offsets, bytes) = self.program.plan.place_over_operands(&self.program, &|id| sizes.get(id))?;
         let place = Arc::new(ArenaLayout { offsets, bytes });
         // A service with ever new sizes must not keep a layout for each.
         if places.len() >= 1024 {

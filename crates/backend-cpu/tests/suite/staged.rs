@@ -213,7 +213,7 @@ fn attention_with_masks_and_shared_heads() {
                 k,
                 v,
                 mask,
-                blocks: None,
+                visibility: None,
                 sums: None,
                 causal,
                 scale: 0.5,

@@ -471,7 +471,7 @@ fn attention_with_and_without_epilogue() {
             v,
             mask: None,
             sums: None,
-            blocks: None,
+            visibility: None,
             causal: true,
             scale: 0.25,
             acc: DType::F32,

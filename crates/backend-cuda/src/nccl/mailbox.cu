@@ -121,8 +121,18 @@ __device__ Payload<T> read(const Line *from, u32 number, const volatile u32 *end
     }
 }
 
+// Lets the next launch begin, whose kernel waits for this one itself, and waits for the launches before (programmatic dependent
+// launch).
+__device__ void in_order() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 template <class T>
 __device__ void sum(const Exchange &e) {
+    in_order();
     const u32 number = *(volatile u32 *)e.state + 1;
     const u32 first = blockIdx.x * blockDim.x + threadIdx.x, step = gridDim.x * blockDim.x;
     const size_t side = (size_t)(number & 1) * e.ranks;

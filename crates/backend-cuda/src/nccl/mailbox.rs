@@ -16,6 +16,7 @@ use plugin_sdk::{BlockExchange, DType, PluginError};
 use super::api::CudaStream;
 use super::communicator::Context;
 use super::driver;
+use crate::cuda::EARLY;
 use crate::device_properties::DeviceProperties;
 
 /// Bytes up to which exchanges go by mailboxes, together. Lines double them, and a rank sends them to each other one.
@@ -219,6 +220,8 @@ pub(super) struct Mailboxes {
     opened: Vec<u64>,
     own: Option<Memory>,
     ended: Flag,
+    /// Whether the device has early launches.
+    early: bool,
     ranks: usize,
     rank: usize,
 }
@@ -333,13 +336,26 @@ impl Mailboxes {
         argument.part[..parts.len()].copy_from_slice(parts);
         let mut arguments = [(&raw mut argument).cast::<c_void>()];
         let blocks = lines.div_ceil(THREADS).clamp(1, MOST_BLOCKS) as c_uint;
-        // SAFETY: operands and results have the exchanges' elements by the caller's guarantee; mailboxes have room for their
-        // lines; the argument has the kernel's layout and lives through the call, which copies it.
-        let done = unsafe {
-            let (blocks, threads) = ((blocks, 1, 1), (THREADS as c_uint, 1, 1));
-            result::launch_kernel(function, blocks, threads, 0, stream.cast(), &mut arguments)
+        let mut attribute = EARLY;
+        let configuration = sys::CUlaunchConfig {
+            gridDimX: blocks,
+            gridDimY: 1,
+            gridDimZ: 1,
+            blockDimX: THREADS as c_uint,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: 0,
+            hStream: stream.cast(),
+            attrs: &raw mut attribute,
+            numAttrs: c_uint::from(self.early),
         };
-        done.map_err(|e| driver("cuLaunchKernel", e))
+        // SAFETY: operands and results have the exchanges' elements by the caller's guarantee; mailboxes have room for their
+        // lines; the argument has the kernel's layout and lives through the call, which copies it, as the configuration and the
+        // attribute do.
+        let done = unsafe {
+            sys::cuLaunchKernelEx(&configuration, function, arguments.as_mut_ptr(), std::ptr::null_mut())
+        };
+        done.result().map_err(|e| driver("cuLaunchKernelEx", e))
     }
 }
 
@@ -376,12 +392,14 @@ struct Own {
     handle: [u8; 64],
     functions: [sys::CUfunction; ENTRIES.len()],
     ended: Flag,
+    early: bool,
 }
 
 impl Own {
     fn new(context: Context, ranks: usize) -> Result<Own, PluginError> {
         let device = context.ordinal();
-        let code = code(&DeviceProperties::of(device)?.architecture)?;
+        let properties = DeviceProperties::of(device)?;
+        let code = code(&properties.architecture)?;
         // SAFETY: the code is a module of this device's architecture; it stays loaded for the life of the process.
         let module = unsafe { result::module::load_data(code.as_ptr().cast()) };
         let module = module.map_err(|e| driver("cuModuleLoadData", e))?;
@@ -399,14 +417,15 @@ impl Own {
             .result()
             .map_err(|e| driver("cuIpcGetMemHandle", e))?;
         let handle = handle.reserved.map(|c| c.to_ne_bytes()[0]);
-        Ok(Own { memory, handle, functions, ended: Flag::new()? })
+        let early = properties.target.features.early_launch;
+        Ok(Own { memory, handle, functions, ended: Flag::new()?, early })
     }
 
     /// With the mailboxes of the other ranks.
     fn opened(self, context: Context, rank: usize, cards: &[Card]) -> Result<Mailboxes, PluginError> {
-        let Own { memory, functions, ended, .. } = self;
+        let Own { memory, functions, ended, early, .. } = self;
         let (ranks, boxes, opened) = (cards.len(), [0; MOST_RANKS], Vec::new());
-        let mut all = Mailboxes { functions, boxes, opened, own: Some(memory), ended, ranks, rank };
+        let mut all = Mailboxes { functions, boxes, opened, own: Some(memory), ended, early, ranks, rank };
         for (n, other) in cards.iter().enumerate() {
             let address = if n == rank || other.process == process() {
                 reach(context, other)?;

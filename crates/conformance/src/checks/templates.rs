@@ -367,7 +367,7 @@ fn attend(([n, hq, hk], [lq, lk], [d, dv]): AttentionSizes, kind: Mask) -> Resul
         k,
         v,
         mask,
-        blocks: None,
+        visibility: None,
         sums: None,
         causal: kind == Mask::Causal,
         scale: 1.0 / (d as f64).sqrt(),

@@ -20,6 +20,7 @@ mod guards;
 mod in_place;
 mod index_operators;
 mod indices;
+mod joined;
 mod layers;
 mod mesh;
 mod minify;

@@ -52,7 +52,7 @@ pub(crate) struct Backward {
 impl Backward {
     fn of(program: &Program, k: &ExternCall) -> Result<Backward, GenError> {
         let (
-            ExternOp::AttentionBackward { causal, scale },
+            ExternOp::AttentionBackward { causal, scale, visibility },
             [g, q, key, v, sums, deltas, mask @ ..],
             [dq, dk, dv],
         ) = (&k.op, &k.inputs[..], &k.outputs[..])
@@ -69,7 +69,7 @@ impl Backward {
             v: v.clone(),
             mask: mask.first().cloned(),
             sums: None,
-            blocks: mask.get(1).cloned(),
+            visibility: visibility.clone(),
             causal: *causal,
             scale: *scale,
             acc,
@@ -108,7 +108,7 @@ impl Backward {
         let g = o.element(&self.g, ["i0", "i1", "i2", "d"], uses);
         let value = o.element(&a.v, ["i0", "kv", "j", "d"], uses);
         let (depth, width) = (o.text(&a.q.sizes[3], uses), o.text(&a.v.sizes[3], uses));
-        let mask = o.mask_of("score", uses);
+        let mask = o.mask_of("score", uses)?;
         let causal = if a.causal { "seen = seen && j <= i2;\n" } else { "" };
         let (infinity, exp) = if acc == "double" { ("INF64", "exp") } else { ("INF32", "expf") };
         let scale = number(ir_core::Scalar::Float(a.scale), a.acc)?;

@@ -230,7 +230,7 @@ const idx tiles_far = last_tile > first_tile ? last_tile - first_tile : 0, turns
     }
 
     /// Returns statements that replace `score` and `grad` of an element by the weight and the cotangent of the score.
-    fn weigh(&self, o: &Operands<'_>, side: Side, uses: &mut Uses) -> String {
+    fn weigh(&self, o: &Operands<'_>, side: Side, uses: &mut Uses) -> Result<String, GenError> {
         let tile = self.tile();
         let places = match side {
             Side::Queries => format!(
@@ -244,7 +244,7 @@ const float sum = far_sums[turn % 2 * {tile} + column], delta = far_deltas[turn 
             ),
         };
         let causal = if self.backward.attention.causal { " && j <= i2" } else { "" };
-        format!(
+        Ok(format!(
             "const idx row = first + (e >> 1) * 8;
 const int column = n * 8 + pair * 2 + (e & 1);
 {places}bool seen = i2 < {rows} && j < {keys}{causal};
@@ -259,8 +259,8 @@ grad[n][e] = seen ? w * (grad[n][e] - delta) : 0.0f;
             rows = o.rows,
             keys = o.keys,
             scale = o.scale,
-            mask = o.mask_of("sc", uses),
-        )
+            mask = o.mask_of("sc", uses)?,
+        ))
     }
 
     /// Computes `out (+)= factors · tile`. The factors are the warp's values of its rows by the tile's rows, rounded to 16
@@ -356,7 +356,7 @@ if (row < {limit} && column < {elements}) {{
         let load_own = self.load_side(&o, side, false, warps, &mut uses);
         let bounds = self.bounds(&o, side, warps, &mut uses);
         let prefetch = self.prefetch(&o, side, warps, &mut uses);
-        let weigh = self.weigh(&o, side, &mut uses);
+        let weigh = self.weigh(&o, side, &mut uses)?;
         let scale = format!(" * {}", o.scale);
         let (mut products, mut stores, mut sums) = (String::new(), String::new(), String::new());
         let (depth, width) = (self.depth, self.width);

@@ -119,48 +119,51 @@ impl Gradient<'_> {
                 self.target,
                 far_rows.as_const().unwrap_or(4096) * row,
             ),
-            last_first: a.causal && side == Side::Queries,
+            last_first: (a.causal || a.visibility.as_ref().is_some_and(|v| v.rows.is_some()))
+                && side == Side::Queries,
             own,
             heads: heads.clone(),
         };
         let (rows, keys, group) = (&o.rows, &o.keys, &o.group);
-        let shown = masks::state_text(o, a.blocks.as_ref(), uses).map(|state| {
-            let block = match side {
-                Side::Queries => format!("i1, row0, {own}, (idx)position * {far}, {far}"),
-                Side::Keys => format!(
-                    "kv * {group} + position / tiles_far, far0 + (idx)(position % tiles_far) * {far}, {far}, row0, {own}"
-                ),
-            };
-            format!(
-                "{state}auto shows = [&](int position) {{ return block_state({block}) != 0; }};
-ShownTiles<decltype(shows)> shown(shows, positions);
-const int turns = shown.count();
-auto at = [&](int turn) {{ return shown.at(turn); }};
-"
-            )
-        });
-        let positions = shown.unwrap_or_else(|| {
-            "const int turns = positions;\nauto at = [&](int turn) { return turn; };\n".to_owned()
-        });
+        let table = a
+            .visibility
+            .as_ref()
+            .and_then(|v| if side == Side::Queries { v.rows.as_ref() } else { v.columns.as_ref() });
+        let mut shown = |lines: &str, head: &str, [first, end]: [&str; 2]| {
+            let table = table?;
+            let text = masks::Shown { table, own, far, lines, head, first, end }.text(o, &["shown"], uses);
+            Some(text + "const int turns = shown.count();\n")
+        };
         let turns = match side {
             Side::Queries => {
                 let limit = if a.causal { format!("imin<idx>({keys}, row0 + {own})") } else { keys.clone() };
+                let (tiles, at) = match shown("1", &format!("head % {heads}"), ["0", "limit"]) {
+                    Some(text) => (text, "shown.at(turn)"),
+                    None => (format!("const int turns = (int)((limit + {far} - 1) / {far});\n"), "turn"),
+                };
                 format!(
-                    "const idx i1 = head % {heads};
-const int positions = (int)(({limit} + {far} - 1) / {far});
-{positions}auto far_row = [&](int turn) {{ return (idx)at(turn) * {far}; }};
+                    "const idx i1 = head % {heads}, limit = {limit};
+(void)i1;
+{tiles}auto far_row = [&](int turn) {{ return (idx){at} * {far}; }};
 "
                 )
             }
             Side::Keys => {
                 let first = if a.causal { format!("row0 / {far} * {far}") } else { "0".into() };
-                format!(
-                    "const idx kv = head % {heads}, far0 = {first};
-const int tiles_far = (int)({rows} > far0 ? ({rows} - far0 + {far} - 1) / {far} : 0), positions = tiles_far * (int)({group});
-{positions}auto far_row = [&](int turn) {{ return far0 + (idx)(at(turn) % tiles_far) * {far}; }};
-auto far_head = [&](int turn) {{ return kv * {group} + at(turn) / tiles_far; }};
+                let tiles = match shown(group, &format!("kv * {group} + line"), ["far0", rows]) {
+                    Some(text) => format!(
+                        "{text}auto far_row = [&](int turn) {{ return (idx)shown.at(turn) * {far}; }};
+auto far_head = [&](int turn) {{ shown.at(turn); return kv * {group} + shown.line; }};
 "
-                )
+                    ),
+                    None => format!(
+                        "const int tiles_far = (int)({rows} > far0 ? ({rows} - far0 + {far} - 1) / {far} : 0), turns = tiles_far * (int)({group});
+auto far_row = [&](int turn) {{ return far0 + (idx)(turn % tiles_far) * {far}; }};
+auto far_head = [&](int turn) {{ return kv * {group} + turn / tiles_far; }};
+"
+                    ),
+                };
+                format!("const idx kv = head % {heads}, far0 = {first};\n{tiles}")
             }
         };
         order.text() + &turns
@@ -204,8 +207,8 @@ return which == 0 ? flash_exponent({sum}) : {delta};
             ),
         };
         Ok(format!(
-            "if (threadIdx.x / 32 == {warp}) {{\n{place}flash.bring(turns, {loads}{number});\n}}\n}}\n",
-            warp = shape.own / 16
+            "if (threadIdx.x / 32 == {producer}) {{\nconst int warp = 0;\n(void)warp;\n{place}flash.bring(turns, {loads}{number});\n}}\n}}\n",
+            producer = shape.own / 16
         ))
     }
 
@@ -234,7 +237,7 @@ flash.deltas[r] = i2 < {rows} ? {delta} : 0.0f;
                 delta = b.of_row(o, &b.deltas, uses),
             ),
         };
-        let ScoreTransform { factor, text } = self.score_transform(o, side, shape, uses);
+        let ScoreTransform { factor, text } = self.score_transform(o, side, shape, uses)?;
         let scale = format!(" * {}", o.scale);
         let stores = match side {
             Side::Queries => {
@@ -259,7 +262,7 @@ flash.deltas[r] = i2 < {rows} ? {delta} : 0.0f;
         side: Side,
         shape: TileShape,
         uses: &mut Uses,
-    ) -> ScoreTransform {
+    ) -> Result<ScoreTransform, GenError> {
         let (keys, far) = (&o.keys, shape.far);
         let group0 = "row0 + warp / 4 * 64";
         let (mut whole, mut seen) = match side {
@@ -274,11 +277,9 @@ flash.deltas[r] = i2 < {rows} ? {delta} : 0.0f;
             };
             seen += " && j <= i2";
         }
-        let state = self.backward.attention.blocks.as_ref().map(|_| match side {
-            Side::Queries => format!("block_state(i1, {group0}, 64, from, {far})"),
-            Side::Keys => format!("block_state(far_head(turn), from, {far}, {group0}, 64)"),
-        });
-        Scores { side, far, whole, seen, state }.transform(o, uses)
+        let noted = self.backward.attention.visibility.as_ref().and_then(|v| v.rows.as_ref());
+        let unchanged = noted.map(|_| "shown.is_whole()".to_owned());
+        Scores { side, far, whole, seen, unchanged }.transform(o, uses)
     }
 
     /// Returns statements that store a gradient of the block's own rows.

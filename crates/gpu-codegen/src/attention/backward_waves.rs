@@ -130,7 +130,7 @@ step_end();
 
     /// Statements that turn every `score` and `grad` into the weight and the cotangent of the score. Tiles that every row of the
     /// block sees whole need no look at each.
-    fn weigh(&self, o: &Operands<'_>, uses: &mut Uses) -> String {
+    fn weigh(&self, o: &Operands<'_>, uses: &mut Uses) -> Result<String, GenError> {
         let (a, f, tile) = (&self.backward().attention, &self.flash.fragments, self.flash.tile());
         let block_rows = self.warps * f.own;
         let (places, before, inside, causal_inside) = match self.side {
@@ -186,11 +186,11 @@ const float w = seen ? exp2_flushed(fmaf(sc, 1.4426950408889634f, -exponent)) : 
             rows = o.rows,
             keys = o.keys,
             scale = o.scale,
-            mask = o.mask_of("sc", uses),
+            mask = o.mask_of("sc", uses)?,
         );
         let general = over(&text, &format!("seen ? {cotangent} : 0.0f"));
-        if a.mask.is_some() {
-            return format!("{before}{general}");
+        if a.is_masked() {
+            return Ok(format!("{before}{general}"));
         }
         let text = format!(
             "const float w = exp2_flushed(fmaf(score[n][e], {} * 1.4426950408889634f, -exponent));\n",
@@ -198,7 +198,7 @@ const float w = seen ? exp2_flushed(fmaf(sc, 1.4426950408889634f, -exponent)) : 
         );
         let whole = over(&text, cotangent);
         let causal = if a.causal { causal_inside } else { String::new() };
-        format!("{before}if ({inside}{causal}) {{\n{whole}}} else {{\n{general}}}\n")
+        Ok(format!("{before}if ({inside}{causal}) {{\n{whole}}} else {{\n{general}}}\n"))
     }
 }
 
@@ -216,7 +216,7 @@ pub(crate) fn kernel(flash: &Flash<'_>, warps: i64, side: Side) -> Result<Kernel
     let [own1, own2] = w.rows(&o, false, &mut uses);
     let bounds = flash.bounds(&o, side, warps, &mut uses);
     let prefetch = w.prefetch(&o, &mut uses);
-    let weigh = w.weigh(&o, &mut uses);
+    let weigh = w.weigh(&o, &mut uses)?;
     let scale = format!(" * {}", o.scale);
     let (depth, width) = (flash.depth, flash.width);
     let fragments = |elements: i64| lines(elements, f.far) / f.far;

@@ -101,7 +101,7 @@ impl<'a> Decode<'a> {
         let q = o.element(&k.q, ["i0", "i1", "i2", "(c + e)"], &mut uses);
         let key = o.element(&k.k, ["i0", "kv", "at", "cd"], &mut uses);
         let value = o.element(&k.v, ["i0", "kv", "at", "cw"], &mut uses);
-        let mask = o.mask_of("sc", &mut uses);
+        let mask = o.mask_of("sc", &mut uses)?;
         let causal = if k.causal { "seen = seen && j <= i2;\n" } else { "" };
         let (depth, width) = (o.text(&k.q.sizes[3], &mut uses), o.text(&k.v.sizes[3], &mut uses));
         let combine_in_last_block = if counted {

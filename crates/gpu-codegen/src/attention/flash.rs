@@ -244,7 +244,7 @@ mma_{half}(out[t + 1], a, b1);
         let count = volume(&k.q.sizes[..2]) * &tiles;
         let (tiles, all) = (o.text(&tiles, &mut uses), o.text(&count, &mut uses));
         let tail = epilogue(program, &k.epilogue, "result", &mut uses)?;
-        let mask = o.mask_of("sc", &mut uses);
+        let mask = o.mask_of("sc", &mut uses)?;
         let sums = match o.sums("most[r] * 0.6931471805599453f", "total[r]", &mut uses) {
             none if none.is_empty() => none,
             sums => format!(

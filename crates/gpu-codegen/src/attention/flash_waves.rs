@@ -83,7 +83,7 @@ pub(crate) fn words(
     let take = format!("fill_k.take({keys});\nfill_v.take({values});\n");
     let land = format!("fill_k.template plain<{dp}>(sk);\nfill_v.turned(sv);\n");
     // A tile that every row of the block sees whole needs no look at each score: they are scaled with the exponent.
-    let plain = k.mask.is_none() && k.scale > 0.0;
+    let plain = !k.is_masked() && k.scale > 0.0;
     let before_row = if k.causal { format!(" && j0 + {} <= row0", tile - 1) } else { String::new() };
     let (before_look, behind_look, by) = match plain {
         true => (

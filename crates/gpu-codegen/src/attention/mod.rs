@@ -13,10 +13,10 @@ pub(crate) mod scores;
 pub(crate) mod tma;
 
 use ir_core::{DType, SymExpr};
-use kernel_ir::{Attention, Operand, Program};
+use kernel_ir::{Attention, Operand, Program, Val};
 
 use crate::text::body::{BodyWriter, Uses};
-use crate::text::template::{assemble, compute_type, element, epilogue, volume};
+use crate::text::template::{EpilogueEffects, assemble, compute_type, element, epilogue, volume};
 use crate::text::types::value_type;
 use crate::{ENTRY, GenError, Kernel, Launch, MAX_BLOCKS, Target, Variant};
 
@@ -77,19 +77,44 @@ impl<'a> Operands<'a> {
         format!("{place} = {total} == 0 ? -{infinity} : {most} + {log}({total});\n")
     }
 
+    /// Statements that compute the mask's element at `i0`, `i1`, `i2` and the key `i3`, and its name, where the mask is a function.
+    pub(crate) fn function(&self, uses: &mut Uses) -> Result<Option<(String, String)>, GenError> {
+        let function = match &self.k.visibility {
+            Some(visibility) if !visibility.function.is_empty() => &visibility.function,
+            _ => return Ok(None),
+        };
+        let ranges = &self.k.epilogue.ranges;
+        let extents: Vec<SymExpr> = ranges[..3].iter().chain([&self.k.k.sizes[2]]).cloned().collect();
+        let writer = BodyWriter { extents: &extents, prefix: "m", ..self.writer };
+        let text = writer.write(function, &EpilogueEffects { result: "" }, uses)?;
+        Ok(Some((text, writer.name(Val(function.len() as u32 - 1)))))
+    }
+
+    /// The dtype of the mask's elements, where it is a function.
+    pub(crate) fn function_dtype(&self) -> Option<DType> {
+        self.k.visibility.as_ref()?.function.last().map(|inst| inst.dtype)
+    }
+
     /// Returns statements that apply the mask to `score`, or clear `seen` for a masked key.
-    pub(crate) fn mask_of(&self, score: &str, uses: &mut Uses) -> String {
-        let Some(mask) = &self.k.mask else { return String::new() };
+    pub(crate) fn mask_of(&self, score: &str, uses: &mut Uses) -> Result<String, GenError> {
+        let wide = if self.k.acc == DType::F64 { "double" } else { "float" };
+        if let Some((function, value)) = self.function(uses)? {
+            let apply = match self.function_dtype() {
+                Some(DType::Bool) => format!("if (!{value}) seen = false;"),
+                _ => format!("{score} += to<{wide}>({value});"),
+            };
+            return Ok(format!("{{\nconst idx i3 = j;\n(void)i3;\n{function}{apply}\n}}\n"));
+        }
+        let Some(mask) = &self.k.mask else { return Ok(String::new()) };
         if let Some(bits) = self.packed_mask() {
             let word = self.element(bits, ["i0", "i1", "i2", "(j / 32)"], uses);
-            return format!("if (((u32){word} >> (int)(j % 32) & 1u) == 0) seen = false;\n");
+            return Ok(format!("if (((u32){word} >> (int)(j % 32) & 1u) == 0) seen = false;\n"));
         }
         let m = self.element(mask, ["i0", "i1", "i2", "j"], uses);
-        let wide = if self.k.acc == DType::F64 { "double" } else { "float" };
-        match self.writer.program.buffers[mask.buf].dtype {
+        Ok(match self.writer.program.buffers[mask.buf].dtype {
             DType::Bool => format!("if ({m} == 0) seen = false;\n"),
             _ => format!("{score} += to<{wide}>({m});\n"),
-        }
+        })
     }
 
     /// The mask, where it is packed: 32 keys a word (`masks`).
@@ -126,7 +151,7 @@ fn generate(program: &Program, k: &Attention, target: &Target) -> Result<Kernel,
     let value = element(&writer, &k.v, &["i0", "kv", "from", "e"], &mut uses);
     let limit = if k.causal { format!("imin<idx>({keys}, i2 + 1)") } else { keys };
     let operands = Operands::of(program, k, &mut uses);
-    let mask = operands.mask_of("score", &mut uses);
+    let mask = operands.mask_of("score", &mut uses)?;
     let (infinity, exp) = if acc == "double" { ("INF64", "exp") } else { ("INF32", "expf") };
     let scale = crate::text::types::number(ir_core::Scalar::Float(k.scale), k.acc.compute())?;
     let sums = operands.sums("most", "total", &mut uses);

@@ -7,9 +7,10 @@
 use ir_core::{DType, SymExpr};
 use kernel_ir::Operand;
 
+use crate::GenError;
 use crate::attention::Operands;
 use crate::attention::backward::Side;
-use crate::attention::masks::KEYS;
+use crate::attention::masks::WORD as KEYS;
 use crate::text::body::Uses;
 use crate::text::types::memory_type;
 
@@ -29,8 +30,8 @@ pub(crate) struct Scores {
     pub(crate) whole: String,
     /// Says whether the score of `i2` and `j` is visible but for the mask.
     pub(crate) seen: String,
-    /// The state of the warpgroup's block, if it is known (`masks`).
-    pub(crate) state: Option<String>,
+    /// Says whether the mask shows the scores of a warpgroup unchanged, if that is noted (`masks`).
+    pub(crate) unchanged: Option<String>,
 }
 
 fn bits_of(x: f64) -> String {
@@ -40,22 +41,23 @@ fn bits_of(x: f64) -> String {
 impl Scores {
     /// Transforms the scores `score` of an iteration; hidden ones become minus infinity. With a mask of numbers, or a scale that is
     /// not positive, all scores are scaled.
-    pub(crate) fn transform(&self, o: &Operands<'_>, uses: &mut Uses) -> ScoreTransform {
+    pub(crate) fn transform(&self, o: &Operands<'_>, uses: &mut Uses) -> Result<ScoreTransform, GenError> {
         let factor = o.k.scale * std::f64::consts::LOG2_E;
         let positive = (factor as f32).is_normal() && factor > 0.0;
         let (scaled_later, body) = match (&o.k.mask, o.packed_mask()) {
+            _ if o.function_dtype().is_some() => self.by_function(o, positive, uses)?,
             (None, _) if positive => (true, self.hidden(&format!("const bool seen = {};\n", self.seen))),
             (_, Some(bits)) if positive => (true, self.by_words(o, bits, uses)),
             (Some(mask), None) if self.side == Side::Queries && is_paired(o, mask) => {
-                (false, self.by_pairs(o, mask, uses))
+                (false, self.by_pairs(o, mask, uses)?)
             }
-            _ => (false, self.each(o, uses)),
+            _ => (false, self.each(o, uses)?),
         };
-        let early = match (&self.state, &o.k.mask, scaled_later) {
-            (None, None, true) => format!("if ({}) return;\n", self.whole),
-            (Some(state), _, true) => format!("if ({} && {state} == 2) return;\n", self.whole),
-            (Some(state), _, false) => format!(
-                "if ({} && {state} == 2) {{
+        let early = match (&self.unchanged, o.k.is_masked(), scaled_later) {
+            (None, false, true) => format!("if ({}) return;\n", self.whole),
+            (Some(unchanged), _, true) => format!("if ({} && {unchanged}) return;\n", self.whole),
+            (Some(unchanged), _, false) => format!(
+                "if ({} && {unchanged}) {{
 #pragma unroll
 for (int n = 0; n < {}; ++n) score[n] *= {};
 return;
@@ -71,7 +73,7 @@ return;
             "[&](float (&score)[{}], int turn) {{\nconst idx from = far_row(turn);\n{early}{body}}}",
             self.far / 2
         );
-        ScoreTransform { factor: if scaled_later { bits_of(factor) } else { "1.0f".into() }, text }
+        Ok(ScoreTransform { factor: if scaled_later { bits_of(factor) } else { "1.0f".into() }, text })
     }
 
     /// Declares the position of element `n`.
@@ -101,6 +103,56 @@ for (int n = 0; n < {}; ++n) {{
             self.far / 2,
             self.place(),
         )
+    }
+
+    /// Computes the mask of each score; says whether scores are scaled later. What is behind the last query or key has the mask of
+    /// the last one.
+    fn by_function(
+        &self,
+        o: &Operands<'_>,
+        positive: bool,
+        uses: &mut Uses,
+    ) -> Result<(bool, String), GenError> {
+        let Some((function, value)) = o.function(uses)? else {
+            return Err(GenError::Malformed("a mask without a function".into()));
+        };
+        let truth = o.function_dtype() == Some(DType::Bool);
+        let (element, apply) = match truth {
+            true => ("bool", "if (!(seen && element)) score[n] = -INF32;\n".to_owned()),
+            false => (
+                "float",
+                format!(
+                    "score[n] = seen ? fmaf(score[n], {}, element * {}) : -INF32;\n",
+                    bits_of(o.k.scale * std::f64::consts::LOG2_E),
+                    bits_of(std::f64::consts::LOG2_E)
+                ),
+            ),
+        };
+        let scale = match truth && !positive {
+            true => format!("score[n] *= {};\n", bits_of(o.k.scale * std::f64::consts::LOG2_E)),
+            false => String::new(),
+        };
+        let text = format!(
+            "#pragma unroll
+for (int n = 0; n < {half}; ++n) {{
+{place}const bool seen = {seen};
+const idx query = imin<idx>(i2, {rows} - 1), key = imin<idx>(j, {keys} - 1);
+{element} element;
+{{
+const idx i2 = query, i3 = key;
+(void)i2;
+(void)i3;
+{function}element = to<{element}>({value});
+}}
+{scale}{apply}}}
+",
+            half = self.far / 2,
+            place = self.place(),
+            seen = self.seen,
+            rows = o.rows,
+            keys = o.keys,
+        );
+        Ok((truth && positive, text))
     }
 
     /// Hides by a mask in bits. Queries of the own side read the words of their keys, keys of the own side one word of each query.
@@ -153,11 +205,11 @@ shown[c][u] = i2 < {rows} ? (u32){word} >> (int)(first % {KEYS}) : 0u;
     }
 
     /// Adds numbers that are read in pairs.
-    fn by_pairs(&self, o: &Operands<'_>, mask: &Operand, uses: &mut Uses) -> String {
+    fn by_pairs(&self, o: &Operands<'_>, mask: &Operand, uses: &mut Uses) -> Result<String, GenError> {
         let program = o.writer.program;
         let Ok(ty) = memory_type(program.buffers[mask.buf].dtype) else { return self.each(o, uses) };
         let at = o.element(mask, ["i0", "i1", "i2", "j"], uses);
-        format!(
+        Ok(format!(
             "#pragma unroll
 for (int c = 0; c < {groups}; ++c)
 #pragma unroll
@@ -185,12 +237,12 @@ score[n] = seen ? fmaf(score[n], {factor}, to<float>(added.v[u]) * {log2_e}) : -
             seen = self.seen,
             factor = bits_of(o.k.scale * std::f64::consts::LOG2_E),
             log2_e = bits_of(std::f64::consts::LOG2_E),
-        )
+        ))
     }
 
     /// Looks at each element of the mask alone.
-    fn each(&self, o: &Operands<'_>, uses: &mut Uses) -> String {
-        format!(
+    fn each(&self, o: &Operands<'_>, uses: &mut Uses) -> Result<String, GenError> {
+        Ok(format!(
             "#pragma unroll
 for (int n = 0; n < {half}; ++n) {{
 {place}bool seen = {seen};
@@ -206,9 +258,9 @@ score[n] = seen ? sc * {log2_e} : -INF32;
             scale = o.scale,
             rows = o.rows,
             keys = o.keys,
-            mask = o.mask_of("sc", uses),
+            mask = o.mask_of("sc", uses)?,
             log2_e = bits_of(std::f64::consts::LOG2_E),
-        )
+        ))
     }
 }
 

@@ -200,20 +200,18 @@ const idx head = run + rest % these, i0 = head / {heads}, row0 = ({tile}) * {own
 }
 
 /// The number of iterations of the forward kernel and the first rows of the tiles of keys and of values of each, given the
-/// number of `tiles`: all of them, or with the states of blocks those in which the mask shows some score, and one at least.
+/// number of `tiles`: all of them, or by the mask's table those in which it shows some score, and one at least.
 /// Keys and values are loaded by one thread at different times, so each has a position of its own.
-fn turns_text(state: Option<&str>, TileShape { own, far, .. }: TileShape) -> String {
-    match state {
+fn turns_text(shown: Option<&str>, TileShape { far, .. }: TileShape) -> String {
+    match shown {
         None => format!(
             "const int turns = tiles;
 auto far_row = [&](int turn) {{ return (idx)turn * {far}; }};
 auto value_row = far_row;
 "
         ),
-        Some(state) => format!(
-            "{state}auto shows = [&](int tile) {{ return block_state(i1, row0, {own}, (idx)tile * {far}, {far}) != 0; }};
-ShownTiles<decltype(shows)> key_tiles(shows, tiles), value_tiles(shows, tiles);
-const int shown = key_tiles.count(), turns = shown > 0 ? shown : 1;
+        Some(text) => format!(
+            "{text}const int shown = key_tiles.count(), turns = shown > 0 ? shown : 1;
 auto far_row = [&](int turn) {{ return (idx)key_tiles.at(turn) * {far}; }};
 auto value_row = [&](int turn) {{ return (idx)value_tiles.at(turn) * {far}; }};
 "
@@ -271,7 +269,12 @@ pub(crate) fn variants(program: &Program, k: &Attention, target: &Target) -> Res
         let name = format!("wgmma_{}x{}_{}", shape.own, shape.far, shape.stages);
         Ok(Variant::single(name, forward.generate(*shape)?))
     };
-    cuts.iter().filter(fits).map(variant).collect()
+    // A mask's border is narrower in tiles of one block of keys.
+    let narrow: &[TileShape] = match k.visibility.as_ref().is_some_and(|v| v.rows.is_some()) {
+        true if cuts == SHORT => &[TileShape { own: 64, far: 64, stages: 4 }],
+        _ => &[],
+    };
+    cuts.iter().chain(narrow).filter(fits).map(variant).collect()
 }
 
 /// Tile shapes for rows of at most 64 elements, in the order of the times measured on an H200.
@@ -301,21 +304,26 @@ impl Forward<'_> {
         let all_heads = volume(&k.q.sizes[..2]);
         let count = &all_heads * &tiles;
         let far_bytes = k.k.sizes[2].as_const().unwrap_or(4096) * self.tma.bytes().iter().sum::<i64>();
+        let rows = k.visibility.as_ref().and_then(|v| v.rows.as_ref());
         let order = BlockOrder {
             tiles: o.text(&tiles, &mut uses),
             heads: o.heads.clone(),
             all_heads: o.text(&all_heads, &mut uses),
             concurrent_heads: BlockOrder::concurrent_heads(self.target, far_bytes),
-            last_first: k.causal,
+            last_first: k.causal || rows.is_some(),
             own,
         };
         let limit = if k.causal { format!("imin<idx>({}, row0 + {own})", o.keys) } else { o.keys.clone() };
-        let state = masks::state_text(&o, k.blocks.as_ref(), &mut uses);
+        let shown = rows.map(|table| {
+            let head = format!("head % {}", o.heads);
+            let shown = masks::Shown { table, own, far, lines: "1", head: &head, first: "0", end: "limit" };
+            shown.text(&o, &["key_tiles", "value_tiles"], &mut uses)
+        });
         let place = format!(
             "{}const idx i1 = head % {}, limit = {limit};\nconst int tiles = (int)((limit + {far} - 1) / {far});\n{}",
             order.text(),
             o.heads,
-            turns_text(state.as_deref(), shape),
+            turns_text(shown.as_deref(), shape),
         );
         let keys = format!("i1 / {}", o.group);
         let load_q = load(program, (&k.q, own), ("", "row0", "i1"), &mut uses)?;
@@ -328,10 +336,10 @@ impl Forward<'_> {
             self.tma.width,
         );
         let bring = format!(
-            "if (threadIdx.x == {threads}) {{\n{place}flash.bring(turns, {load_q},\n{load_k},\n{load_v});\n}}\n}}\n",
+            "if (threadIdx.x == {threads}) {{\nconst int warp = 0;\n(void)warp;\n{place}flash.bring(turns, {load_q},\n{load_k},\n{load_v});\n}}\n}}\n",
             threads = shape.consumers() * WARPGROUP
         );
-        let score_transform = self.score_transform(&o, far, &mut uses);
+        let score_transform = self.score_transform(&o, far, &mut uses)?;
         let finish = self.finish(&o, &mut uses)?;
         let multiply = format!(
             "{place}const idx first = row0 + warp * 16 + line4;
@@ -344,17 +352,21 @@ flash.turns(turns, {factor}, {score_transform});
         kernel(program, (shape, self.shared(shape)), (&count, &uses), [&head, &bring, &multiply])
     }
 
-    fn score_transform(&self, o: &Operands<'_>, far: i64, uses: &mut Uses) -> ScoreTransform {
+    fn score_transform(
+        &self,
+        o: &Operands<'_>,
+        far: i64,
+        uses: &mut Uses,
+    ) -> Result<ScoreTransform, GenError> {
         let keys = &o.keys;
         let (mut whole, mut seen) = (format!("from + {far} <= {keys}"), format!("j < {keys}"));
         if self.k.causal {
             whole += &format!(" && from + {far} <= row0 + warp / 4 * {WARPGROUP_ROWS} + 1");
             seen += " && j <= i2";
         }
-        let state = self.k.blocks.as_ref().map(|_| {
-            format!("block_state(i1, row0 + warp / 4 * {WARPGROUP_ROWS}, {WARPGROUP_ROWS}, from, {far})")
-        });
-        let scores = Scores { side: Side::Queries, far, whole, seen, state };
+        let noted = self.k.visibility.as_ref().and_then(|v| v.rows.as_ref());
+        let unchanged = noted.map(|_| "key_tiles.is_whole()".to_owned());
+        let scores = Scores { side: Side::Queries, far, whole, seen, unchanged };
         scores.transform(o, uses)
     }
 

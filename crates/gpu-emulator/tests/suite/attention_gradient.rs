@@ -9,7 +9,7 @@ use ir_core::{DType, SymExpr};
 use DType::{BF16, Bool, F16, F32, F64};
 
 /// Attention with its sums, and its gradients for a cotangent; all are outputs.
-fn gradients(
+pub(crate) fn gradients(
     c: &mut Case,
     dtype: DType,
     [batch, heads, shared]: [i64; 3],

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)] // a failing test may panic
 
 mod attention_gradient;
+mod attention_masks;
 mod bind;
 mod checked;
 mod common;

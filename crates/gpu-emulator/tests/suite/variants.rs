@@ -258,7 +258,7 @@ fn attention(
         k: case.operand(k, &[b, hkv, lk, d], &ks, 0),
         v: case.operand(v, &[b, hkv, lk, d], &ks, 0),
         mask: (look.mask > 0).then(|| case.operand(mask, &[b, hq, lq, lk], &[0, 0, lk, 1], 0)),
-        blocks: None,
+        visibility: None,
         sums: None,
         causal: look.causal,
         scale: 0.25,

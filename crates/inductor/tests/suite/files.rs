@@ -12,7 +12,7 @@ use testing::files::{self, File};
 #[test]
 fn every_file_becomes_what_it_expects() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fusion");
-    files::check(&folder, "fx", 15, fused);
+    files::check(&folder, "fx", 20, fused);
 }
 
 fn fused(file: &File) -> Result<String, String> {

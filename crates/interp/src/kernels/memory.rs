@@ -374,7 +374,7 @@ struct Arena {
 
 impl Arena {
     fn new(program: &Program, bindings: &Bindings, blocks: &mut Vec<Block>) -> Result<Arena, KernelError> {
-        let (offsets, bytes) = program.plan.place(program, &|s| bindings.get(s))?;
+        let (offsets, bytes) = program.plan.place_over_operands(program, &|s| bindings.get(s))?;
         debug_assert!(offsets.iter().all(|at| at % ALIGN == 0));
         let storage = fresh("arena", usize::try_from(bytes).unwrap_or(usize::MAX))?;
         blocks.push(Block { storage, writable: true, own: true });

@@ -230,7 +230,7 @@ fn routine(call: &ExternCall, bindings: &Bindings, memory: &mut Memory) -> Resul
             memory.store_operand(&call.name, values, &sorted, bindings)?;
             memory.store_operand(&call.name, positions, &order, bindings)
         }
-        (ExternOp::AttentionBackward { causal, scale }, ..) => {
+        (ExternOp::AttentionBackward { causal, scale, .. }, ..) => {
             attention_backward(call, *causal, *scale, bindings, memory)
         }
         (ExternOp::Linalg { op, complex }, ..) => super::linalg::run(call, *op, *complex, bindings, memory),

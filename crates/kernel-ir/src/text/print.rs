@@ -235,9 +235,6 @@ impl fmt::Display for Attention {
         if let Some(sums) = &self.sums {
             writeln!(f, "  sums {sums}")?;
         }
-        if let Some(blocks) = &self.blocks {
-            writeln!(f, "  blocks {blocks}")?;
-        }
         epilogue(&self.epilogue, f)
     }
 }
@@ -249,7 +246,7 @@ impl fmt::Display for ExternCall {
                 let order = if *descending { "descending" } else { "ascending" };
                 writeln!(f, "extern {} sort dim {dim} {order}{}", quote(&self.name), from(&self.origins))?;
             }
-            ExternOp::AttentionBackward { causal, scale } => {
+            ExternOp::AttentionBackward { causal, scale, .. } => {
                 let causal = if *causal { " causal" } else { "" };
                 let (name, scale) = (quote(&self.name), float(*scale));
                 writeln!(f, "extern {name} attention_backward scale {scale}{causal}{}", from(&self.origins))?;
@@ -273,6 +270,10 @@ impl fmt::Display for ExternCall {
                 };
                 let (name, op) = (quote(&self.name), c.op.name());
                 writeln!(f, "extern {name} {op}{words} group {group}{started}{}", from(&self.origins))?;
+            }
+            ExternOp::MaskTable(table) => {
+                let side = if table.by_keys { "keys" } else { "queries" };
+                writeln!(f, "extern {} mask_table by {side}{}", quote(&self.name), from(&self.origins))?;
             }
             ExternOp::Wait => writeln!(f, "extern {} wait{}", quote(&self.name), from(&self.origins))?,
         }

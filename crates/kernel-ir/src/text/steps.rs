@@ -157,8 +157,8 @@ fn attention(c: &mut Cursor<'_>) -> Result<Attention> {
     let (q, k, v) = (titled(c, "q")?, titled(c, "k")?, titled(c, "v")?);
     let mask = if c.eat_word("mask") { Some(operand(c)?) } else { None };
     let sums = if c.eat_word("sums") { Some(operand(c)?) } else { None };
-    let blocks = if c.eat_word("blocks") { Some(operand(c)?) } else { None };
-    Ok(Attention { name, origins, q, k, v, mask, sums, blocks, causal, scale, acc, epilogue: epilogue(c)? })
+    let (visibility, epilogue) = (None, epilogue(c)?);
+    Ok(Attention { name, origins, q, k, v, mask, sums, visibility, causal, scale, acc, epilogue })
 }
 
 fn extern_call(c: &mut Cursor<'_>) -> Result<ExternCall> {
@@ -169,7 +169,7 @@ fn extern_call(c: &mut Cursor<'_>) -> Result<ExternCall> {
         "attention_backward" => {
             c.expect_word("scale")?;
             let scale = c.float()?;
-            ExternOp::AttentionBackward { causal: c.eat_word("causal"), scale }
+            ExternOp::AttentionBackward { causal: c.eat_word("causal"), scale, visibility: None }
         }
         "wait" => ExternOp::Wait,
         "all_reduce" => collective(c, |c| Ok(CollectiveOp::AllReduce(combine(c)?)))?,

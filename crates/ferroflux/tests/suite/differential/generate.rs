@@ -48,13 +48,16 @@ pub struct Gen {
     most: i64,
     /// Whether indices may be out of range.
     wild: bool,
+    /// Whether the graph is of operators whose values share memory alone.
+    pub sharing: bool,
     /// Values that must be returned: what looks up indices that may be out of range is not left out then.
     returned: Vec<ValueId>,
 }
 
-/// The case of a seed, with sizes of at most `limit`.
-pub fn case(seed: u64, limit: usize) -> Case {
+/// The case of a seed, with sizes of at most `limit`; `sharing`: of operators whose values share memory alone.
+pub fn case(seed: u64, limit: usize, sharing: bool) -> Case {
     let mut g = Gen::new(seed, limit);
+    g.sharing = sharing;
     // Every symbol is the size of an input.
     for n in 0..g.symbols.len() {
         let (float, size) = (g.float, g.dims[n].clone());
@@ -104,7 +107,8 @@ impl Gen {
         let allow_nan = rng.one_in(12);
         let wild = rng.one_in(8);
         let (known, returned) = (Vec::new(), Vec::new());
-        Gen { rng, graph, known, dims, symbols, named: 0, float, allow_nan, most, wild, returned }
+        let sharing = false;
+        Gen { rng, graph, known, dims, symbols, named: 0, float, allow_nan, most, wild, sharing, returned }
     }
 
     /// Any of the case's sizes.

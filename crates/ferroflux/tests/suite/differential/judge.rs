@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use fx_ir::{Arg, Graph, InputKind, NodeKind, OutputKind, ValueType};
 use ir_core::DType;
-use kernel_ir::Program;
+use kernel_ir::{Program, Storage};
 use plugin_host::{CompileArgs, KERNEL_IR, LoadedBackend, LoadedExecutable};
 use tensor::Tensor;
 
@@ -175,6 +175,15 @@ pub fn kernels(graph: &Graph) -> Result<Program, inductor::InductorError> {
     let output_strides = graph.outputs.iter().map(strides).collect();
     let options = inductor::Options { output_strides, ..inductor::Options::default() };
     inductor::compile(graph, &options)
+}
+
+/// Whether something is computed into a part of a temporary or an output.
+pub fn has_parts(graph: &Graph) -> bool {
+    let shared = |s: &Storage| matches!(s, Storage::Arena | Storage::Output);
+    kernels(graph).is_ok_and(|p| {
+        let part = |s: &Storage| matches!(s, Storage::View(of) if shared(&p.buffers[*of].storage));
+        p.buffers.iter().any(|(_, b)| part(&b.storage))
+    })
 }
 
 fn oracle(program: &Program, weights: &[(String, Tensor)], users: &[Tensor]) -> Result<Vec<Tensor>, String> {

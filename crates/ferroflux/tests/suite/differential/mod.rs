@@ -10,9 +10,10 @@ mod data;
 mod files;
 mod generate;
 mod judge;
+mod memory;
 mod ops;
 mod patterns;
-mod rng;
+pub(crate) mod rng;
 mod shrink;
 
 use std::time::{Duration, Instant};
@@ -36,6 +37,18 @@ fn what_once_failed_agrees() {
 
 #[test]
 fn random_graphs_agree() {
+    run(false);
+}
+
+#[test]
+fn random_graphs_whose_values_share_memory_agree() {
+    run(true);
+    let joined = |seed: &u64| judge::has_parts(&generate::case(*seed, usize::MAX, true).graph);
+    let count = (0..50).filter(joined).count();
+    assert!(count > 5, "in {count} of 50 graphs a value is computed into its part of a concatenation");
+}
+
+fn run(sharing: bool) {
     let judge = Judge::new();
     let (first, cases) = (setting("FERROFLUX_FUZZ_SEED").unwrap_or(0), setting("FERROFLUX_FUZZ_CASES"));
     let seconds = setting("FERROFLUX_FUZZ_SECONDS").unwrap_or(if cases.is_some() { 3600 } else { SECONDS });
@@ -48,7 +61,7 @@ fn random_graphs_agree() {
             break;
         }
         done += 1;
-        if let Some(report) = one(&judge, seed) {
+        if let Some(report) = one(&judge, seed, sharing) {
             eprintln!("{report}");
             reports.push(report);
             if reports.len() >= wanted {
@@ -61,11 +74,11 @@ fn random_graphs_agree() {
 }
 
 /// Runs the case of a seed; what failed, where it fails.
-fn one(judge: &Judge, seed: u64) -> Option<String> {
-    let case = generate::case(seed, usize::MAX);
+fn one(judge: &Judge, seed: u64, sharing: bool) -> Option<String> {
+    let case = generate::case(seed, usize::MAX, sharing);
     let failure = judge.check(&case.graph, &case.symbols).err()?;
     // The same seed with small sizes often fails in the same way.
-    let small = (2..4).map(|limit| generate::case(seed, limit)).find_map(|c| {
+    let small = (2..4).map(|limit| generate::case(seed, limit, sharing)).find_map(|c| {
         let f = judge.check(&c.graph, &c.symbols).err()?;
         (f.stage == failure.stage).then_some((c, f))
     });

@@ -5,7 +5,7 @@ use ir_core::{DType, Shape, SymExpr};
 use prims::OpError;
 
 use super::generate::{Gen, Known};
-use super::patterns;
+use super::{memory, patterns};
 
 type Step = fn(&mut Gen) -> Result<Known, OpError>;
 
@@ -44,11 +44,30 @@ const STEPS: &[(usize, Step)] = &[
     (3, patterns::crossed_statistics),
 ];
 
+/// Families whose values share memory: parts of concatenations, and results over what dies in them.
+const SHARING: &[(usize, Step)] = &[
+    (4, unary),
+    (4, binary),
+    (2, view),
+    (2, shape_view),
+    (2, reduction),
+    (1, softmax),
+    (2, join),
+    (2, matmul),
+    (1, conv_block),
+    (1, scatter),
+    (6, memory::concatenation),
+    (8, memory::wide_parts),
+    (3, memory::dense_block),
+    (5, memory::residual),
+];
+
 /// One step of a graph's growth.
 pub fn step(g: &mut Gen) -> Result<Known, OpError> {
-    let total: usize = STEPS.iter().map(|(w, _)| w).sum();
+    let steps = if g.sharing { SHARING } else { STEPS };
+    let total: usize = steps.iter().map(|(w, _)| w).sum();
     let mut at = g.rng.below(total);
-    for (weight, step) in STEPS {
+    for (weight, step) in steps {
         if at < *weight {
             return step(g);
         }

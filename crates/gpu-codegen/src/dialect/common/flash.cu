@@ -81,24 +81,56 @@ template <int STAGES> struct FlashBarriers {
     }
 };
 
-// The tiles in which a mask shows some score, in order: `shows(tile)`.
-template <class Shows> struct ShownTiles {
-    Shows shows;
-    int tiles, turn = -1, tile = -1;
-    MEMBER ShownTiles(Shows shows, int tiles) : shows(shows), tiles(tiles) {}
+// The bits from `first` to before `end`, of which any may be outside of a word.
+DEV u32 bits_between(int first, int end) {
+    const u32 below = end >= 32 ? ~0u : end <= 0 ? 0u : (1u << end) - 1u;
+    return first <= 0 ? below : first >= 32 ? 0u : below & ~0u << first;
+}
+
+// The tiles, of PER blocks of 64 streamed rows each, in which a mask shows some score, line after line. A bit of
+// `shown(line, word)` says that it shows some of a block, a bit of `whole(line, word)` that it shows all of it unchanged.
+template <int PER, class Shown, class Whole> struct ShownTiles {
+    static_assert(PER == 1 || PER == 2, "tiles are of one or two blocks");
+    Shown shown;
+    Whole whole;
+    int lines, first, end, line = 0, word, bit = 0, turn = -1;
+    u32 left = 0, all = 0;
+    MEMBER ShownTiles(Shown shown, Whole whole, int lines, int first, int end)
+        : shown(shown), whole(whole), lines(lines), first(first), end(end), word(first - 1) {}
+    // A bit for each tile, that of its first block.
+    MEMBER u32 tiles(int line, int word) const {
+        const u32 blocks = shown(line, word);
+        return PER == 2 ? (blocks | blocks >> 1) & 0x55555555u : blocks;
+    }
     MEMBER int count() const {
         int n = 0;
-        for (int tile = 0; tile < tiles; ++tile) n += shows(tile) ? 1 : 0;
+        for (int line = 0; line < lines; ++line)
+            for (int word = first; word < end; ++word) n += count_bits(tiles(line, word));
         return n;
     }
-    // The tile of iteration `wanted`, which is never before the one that was asked for last. Without any, the last tile.
+    // The tile of iteration `wanted`, which is never before the one that was asked for last. Without any, the first tile.
     MEMBER int at(int wanted) {
         for (; turn < wanted; ++turn) {
-            do ++tile;
-            while (tile < tiles - 1 && !shows(tile));
+            while (left == 0) {
+                if (++word >= end) {
+                    word = first;
+                    if (++line >= lines) {
+                        line = bit = 0;
+                        all = 0;
+                        turn = wanted;
+                        return first * 32 / PER;
+                    }
+                }
+                left = tiles(line, word);
+                all = whole(line, word);
+            }
+            bit = lowest_bit(left);
+            left &= left - 1;
         }
-        return tile;
+        return (word * 32 + bit) / PER;
     }
+    // Whether the tile that was asked for last is shown whole.
+    MEMBER bool is_whole() const { return PER == 2 ? (all >> bit & 3u) == 3u : (all >> bit & 1u) != 0; }
 };
 
 // ---- forward: a block's ROWS queries over tiles of KEYS keys and their values

@@ -279,7 +279,7 @@ fn step(rng: &mut Rng, p: &Program) -> Step {
                 v,
                 mask,
                 sums,
-                blocks: None,
+                visibility: None,
                 causal,
                 scale,
                 acc,
@@ -288,7 +288,7 @@ fn step(rng: &mut Rng, p: &Program) -> Step {
             Step::Attention(attention)
         }
         3 if rng.below(3) == 0 => {
-            let op = ExternOp::AttentionBackward { causal: rng.flip(), scale: float(rng) };
+            let op = ExternOp::AttentionBackward { causal: rng.flip(), scale: float(rng), visibility: None };
             let ranks = [4, 4, 4, 4, 3, 3, 4];
             let inputs = ranks.into_iter().take(6 + rng.below(2)).map(|n| operand(rng, p, n)).collect();
             let out = |rng: &mut Rng| Operand { buf: rng.pick(&writable(p)), ..operand(rng, p, 4) };

@@ -140,7 +140,7 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
             meta: meta_attention_backward,
             lower: Lower::Extern(|c| {
                 let (causal, scale) = (c.call.bool("causal")?, c.call.float("scale")?);
-                Ok(ExternOp::AttentionBackward { causal, scale })
+                Ok(ExternOp::AttentionBackward { causal, scale, visibility: None })
             }),
             complex: ComplexRule::NO_ORDER,
             batch: BatchRule::Rule(crate::ops::batches::rules::attention_backward),
