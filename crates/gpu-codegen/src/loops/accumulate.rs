@@ -35,6 +35,8 @@ pub(crate) struct ReductionText {
     pub(crate) ty: String,
     /// The operator of `combine`.
     pub(crate) op: &'static str,
+    /// What the names of `combine` and `team_combine` end with.
+    pub(crate) suffix: &'static str,
     /// The identity of the operator.
     pub(crate) start: String,
     /// The number of its scratch buffer.
@@ -55,7 +57,7 @@ impl Reduction {
                     false => (start, acc.dtype.size() as i64),
                 };
                 let (ty, op) = (accumulator_type(acc)?, accumulator(acc));
-                Ok(ReductionText { name: format!("acc{n}"), ty, op, start, place: n, bytes })
+                Ok(ReductionText { name: format!("acc{n}"), ty, op, suffix: "", start, place: n, bytes })
             }
             Reduction::Peak(Pair { first, .. }) => {
                 let acc = &accs[first];
@@ -64,6 +66,7 @@ impl Reduction {
                     name: format!("peak{first}"),
                     ty: format!("Peak<{}>", value_type(acc.dtype)?),
                     op: "SUM",
+                    suffix: "_peaks",
                     start: format!("{{{least}, 0}}"),
                     place: first,
                     bytes: 2 * acc.dtype.size() as i64,
@@ -73,6 +76,7 @@ impl Reduction {
                 name: format!("mom{sum}"),
                 ty: format!("Moments<{}>", value_type(accs[sum].dtype)?),
                 op: "SUM",
+                suffix: "",
                 start: "{0, 0, 0, 0}".into(),
                 place: sum,
                 bytes: 4 * accs[sum].dtype.size() as i64,

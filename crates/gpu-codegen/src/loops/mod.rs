@@ -403,8 +403,9 @@ fn team_stage(
             let w = m.written(&k.accs)?;
             let _ = writeln!(
                 out,
-                "{0} = team_combine<{1}, {team}>({0}, scratch);\n{2}",
+                "{0} = team_combine{1}<{2}, {team}>({0}, scratch);\n{3}",
                 w.name,
+                w.suffix,
                 w.op,
                 m.finalize("")
             );

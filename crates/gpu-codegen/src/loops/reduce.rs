@@ -193,8 +193,8 @@ const idx part = block / points, point = block % points;
             (String::new(), String::new(), String::new(), String::new());
         for m in made {
             let w = m.written(&self.k.accs)?;
-            let (name, ty, op, place, start) = (&w.name, &w.ty, w.op, w.place, &w.start);
-            let together = format!("{name} = team_combine<{op}, {THREADS}>({name}, scratch);\n");
+            let (name, ty, op, place, start, suffix) = (&w.name, &w.ty, w.op, w.place, &w.start, w.suffix);
+            let together = format!("{name} = team_combine{suffix}<{op}, {THREADS}>({name}, scratch);\n");
             blocks.push_str(&together);
             let _ = writeln!(
                 left,
@@ -203,7 +203,7 @@ const idx part = block / points, point = block % points;
             let from = format!("fresh((const {ty} *)scratch{place} + (1 + s) * points + point)");
             let _ = writeln!(
                 parts,
-                "{name} = {start};\nfor (idx s = rank; s < parts; s += {THREADS}) {name} = combine<{op}>({name}, {from});\n{together}"
+                "{name} = {start};\nfor (idx s = rank; s < parts; s += {THREADS}) {name} = combine{suffix}<{op}>({name}, {from});\n{together}"
             );
             if kept.contains(m) {
                 let _ = writeln!(back, "if (rank == 0) (({ty} *)scratch{place})[point] = {name};");

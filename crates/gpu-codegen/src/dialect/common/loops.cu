@@ -151,14 +151,14 @@ template <class T> struct Peak {
     MEMBER T defined_sum() const { return most - most == 0 ? sum : most - most; }
 };
 
-// Merges two sets.
-template <int OP, class T> DEV Peak<T> combine(Peak<T> a, Peak<T> b) {
+// Merges two sets. Other reductions do without this text, so its names are its own.
+template <int OP, class T> DEV Peak<T> combine_peaks(Peak<T> a, Peak<T> b) {
     const T top = larger(a.most, b.most), from = Peak<T>::base(top);
     return {top, a.sum * part_exp(a.most - from) + b.sum * part_exp(b.most - from)};
 }
 
 // The peak of a team's threads, in each of them: first the largest number, then the sum.
-template <int OP, int TEAM, class T> DEV Peak<T> team_combine(Peak<T> x, void *scratch) {
+template <int OP, int TEAM, class T> DEV Peak<T> team_combine_peaks(Peak<T> x, void *scratch) {
     const T top = team_combine<MAX, TEAM>(x.most, scratch);
     return {top, team_combine<SUM, TEAM>(x.sum * part_exp(x.most - Peak<T>::base(top)), scratch)};
 }
