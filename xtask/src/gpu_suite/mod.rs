@@ -11,6 +11,7 @@ mod faults;
 mod indices;
 mod losses;
 mod masks;
+mod rows;
 mod small;
 mod steps;
 mod table;
@@ -52,6 +53,8 @@ enum What {
     Masks(masks::Args),
     /// Times cross entropy with its gradient.
     Losses(losses::Args),
+    /// Times kernels over rows of any length.
+    Rows(rows::Args),
     /// Compares every program of a packed folder with PyTorch and prints one table.
     Compare(compare::Args),
     /// Runs the steps in a packed folder.
@@ -84,6 +87,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         What::Indices(args) => indices::run(args).map(|()| true),
         What::Masks(args) => masks::run(args).map(|()| true),
         What::Losses(args) => losses::run(args).map(|()| true),
+        What::Rows(args) => rows::run(args).map(|()| true),
         What::Pack { folder, programs, corpus } => pack(folder, programs, corpus).map(|()| true),
         What::Run { folder, minutes, logs, only, python, backend } => {
             let folder = folder.canonicalize().with_context(|| format!("{}", folder.display()))?;
