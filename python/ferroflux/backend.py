@@ -13,7 +13,7 @@ from typing import Any, Callable
 import torch
 from torch.fx import GraphModule
 
-from . import _native, decompositions, fallback
+from . import _native, decompositions, fallback, layouts
 from .options import Options, parse
 
 if hasattr(os, "register_at_fork"):
@@ -37,7 +37,12 @@ def compiler(options: Options, kind: str) -> Callable:
 
     def compile_graph(gm: GraphModule, example_inputs: Any) -> tuple[Any, Callable[[list], list]]:
         constants = static_names(gm, kind) if options.freeze else set()
-        return fallback.compiled(gm, options, constants)
+        if kind == "backward":
+            layouts.follow(gm, example_inputs)
+        strides = layouts.keep_channels_last(gm) if kind == "forward" else []
+        compiled = fallback.compiled(gm, options, constants)
+        layouts.tell(strides)
+        return compiled
 
     return compile_graph
 

@@ -145,3 +145,60 @@ def test_double_backward_is_refused_as_by_aot_autograd(compiled):
         assert "double backward" in str(e)
     else:
         raise AssertionError("no error")
+
+
+class Images(torch.nn.Module):
+    """Convolutions with all that may be done to their results, one of which the user sees."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Conv2d(3, 8, 3, padding=1)
+        self.norm = torch.nn.BatchNorm2d(8)
+        self.second = torch.nn.Conv2d(8, 8, 3, padding=1, bias=False)
+        self.last = torch.nn.Linear(8 * 16, 4)
+
+    def forward(self, x):
+        seen = torch.relu(self.norm(self.first(x)))
+        y = torch.relu(self.second(seen) + seen)
+        y = torch.nn.functional.max_pool2d(y, 2).sigmoid()
+        return self.last(y.flatten(1)), seen
+
+
+def test_kept_results_of_convolutions_have_their_channels_innermost(compiled, monkeypatch):
+    from ferroflux import layouts, runner
+
+    monkeypatch.setattr(layouts, "DEVICES", {"cpu"})
+    texts = []
+    monkeypatch.setattr(runner, "LISTENERS", [lambda text, code: texts.append(text)])
+    ours, x = Images(), torch.randn(2, 3, 8, 8)
+    eager = copy.deepcopy(ours)
+    f = compiled(ours)
+    for _ in range(2):
+        results = []
+        for model in (f, eager):
+            y, seen = model(x)
+            (y.square().sum() + seen.sum()).backward()
+            results.append((y, seen))
+        same(*results, 1e-4)
+    for (name, p), q in zip(ours.named_parameters(), eager.parameters()):
+        same(p.grad, q.grad, 1e-3)
+    forward, backward = texts
+    # Row-major strides are 512, 64, 8, 1.
+    inner = "f32[2, 8, 8, 8]{512, 1, 64, 8}"
+    kept = [line for line in backward.splitlines() if inner in line and "input" in line]
+    assert kept and inner in forward
+
+
+def test_layouts_by_strides_stay(compiled, monkeypatch):
+    from ferroflux import layouts
+
+    monkeypatch.setattr(layouts, "DEVICES", {"cpu"})
+    w, v = torch.randn(4, 3, 3, 3, requires_grad=True), torch.randn(4, 3, 3, 3, requires_grad=True)
+    f = lambda x, w: torch.as_strided(torch.nn.functional.conv2d(x, w).sin(), (2, 16), (64, 1), 3).exp()
+    x = torch.randn(2, 3, 6, 6)
+    v.data.copy_(w.data)
+    a, b = compiled(f)(x, w), f(x, v)
+    a.sum().backward()
+    b.sum().backward()
+    same(a, b)
+    same(w.grad, v.grad, 1e-3)

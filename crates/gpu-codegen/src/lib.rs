@@ -60,6 +60,7 @@ pub use library::epilogue::{Packed, epilogue, epilogue_of, in_place, relayout, r
 pub use library::pack::pack_weights;
 pub use library::rows::align_rows;
 pub use library::vendor_epilogue::{Bias, StridedView, VendorEpilogue, vendor_epilogue};
+pub use loops::recompute::recompute;
 pub use target::{Features, Target};
 
 /// A candidate implementation of a step: kernels that run one after another, with scratch memory between them.

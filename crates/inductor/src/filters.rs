@@ -4,7 +4,7 @@
 //! state, which has them in this order to begin with.
 
 use ir_core::SymExpr;
-use kernel_ir::BufId;
+use kernel_ir::{BufId, InstKind};
 use prims::TemplateSpec;
 use rustc_hash::FxHashMap;
 
@@ -17,44 +17,64 @@ use crate::realize::dense;
 pub(crate) fn run(defs: &mut Defs) {
     let mut copies: FxHashMap<BufId, BufId> = FxHashMap::default();
     for conv in defs.order.clone() {
-        let Some(weight) = weight_of(defs, conv).filter(|w| gathers(defs, conv, *w)) else { continue };
-        let copy = match copies.get(&weight) {
-            Some(copy) => *copy,
-            None => copy_before(defs, weight, conv),
-        };
-        copies.insert(weight, copy);
-        let rank = defs.get(copy).sizes.len();
-        let order: Vec<usize> = [0].into_iter().chain(2..rank).chain([1]).collect();
-        let strides = dense(&defs.get(copy).sizes, &order);
-        let copied = defs.get_mut(copy);
-        (copied.strides, copied.users) = (strides, copied.users + 1);
+        let Some((weight, input)) = gathered(defs, conv) else { continue };
+        let copy = *copies.entry(input).or_insert_with(|| channels_last(defs, input, conv));
+        let read = view_of_copy(defs, weight, (input, copy), conv);
+        defs.get_mut(copy).users += 1;
         if let DefKind::Template(TemplateSpec::Conv { weight, .. }) = &mut defs.get_mut(conv).kind {
-            *weight = fx_ir::ValueId(copy.0);
+            *weight = fx_ir::ValueId(read.0);
         }
     }
 }
 
-fn weight_of(defs: &Defs, id: BufId) -> Option<BufId> {
-    match &defs.get(id).kind {
-        DefKind::Template(TemplateSpec::Conv { weight, .. }) => Some(BufId(weight.0)),
-        _ => None,
+/// The weight of a convolution and the input that it is a view of, where a kernel would read neighbouring channels from places
+/// apart, and each of them many times. The gradient of a weight is a convolution too, whose window is as large as an image: it
+/// reads that once.
+fn gathered(defs: &Defs, conv: BufId) -> Option<(BufId, BufId)> {
+    let DefKind::Template(TemplateSpec::Conv { weight, .. }) = &defs.get(conv).kind else { return None };
+    let weight = BufId(weight.0);
+    let operand = affine::operand(defs, weight)?;
+    let input = defs.get(operand.buf);
+    let rank = input.sizes.len();
+    if rank < 3 || operand.sizes.len() != rank || !matches!(input.kind, DefKind::Input) {
+        return None;
     }
+    let window = operand.sizes[2..].iter().map(|s| s.as_const().unwrap_or(i64::MAX));
+    let window = window.fold(1, i64::saturating_mul);
+    let results = defs.numel_hint(&defs.get(conv).sizes[2..]);
+    let mut spatial = input.sizes.iter().zip(&input.strides).skip(2);
+    let inside = spatial.any(|(size, stride)| *size != SymExpr::ONE && *stride == SymExpr::ONE);
+    let many = input.sizes[..2].iter().all(|size| *size != SymExpr::ONE);
+    (window > 1 && window < results && inside && many).then_some((weight, operand.buf))
 }
 
-/// Whether a kernel would read neighbouring channels of the weight from places apart, and each of them many times. The gradient
-/// of a weight is a convolution too, whose window is as large as an image: it reads that once.
-fn gathers(defs: &Defs, conv: BufId, weight: BufId) -> bool {
-    let Some(operand) = affine::operand(defs, weight) else { return false };
-    let (sizes, strides) = (&operand.sizes, &operand.strides);
-    let rank = sizes.len();
-    if rank < 3 || !matches!(defs.get(operand.buf).kind, DefKind::Input) {
-        return false;
+/// A copy of an input with dimension 1 innermost, made before `reader` is computed.
+fn channels_last(defs: &mut Defs, input: BufId, reader: BufId) -> BufId {
+    let copy = copy_before(defs, input, reader);
+    let rank = defs.get(copy).sizes.len();
+    let order: Vec<usize> = [0].into_iter().chain(2..rank).chain([1]).collect();
+    let strides = dense(&defs.get(copy).sizes, &order);
+    defs.get_mut(copy).strides = strides;
+    copy
+}
+
+/// The same view of a copy.
+fn view_of_copy(defs: &mut Defs, view: BufId, (input, copy): (BufId, BufId), reader: BufId) -> BufId {
+    if view == input {
+        return copy;
     }
-    let window: i64 =
-        sizes[2..].iter().map(|s| s.as_const().unwrap_or(i64::MAX)).fold(1, i64::saturating_mul);
-    let results = defs.numel_hint(&defs.get(conv).sizes[2..]);
-    let apart = strides[1] != SymExpr::ONE && sizes[1] != SymExpr::ONE;
-    let in_window =
-        sizes[2..].iter().zip(&strides[2..]).any(|(n, s)| *n != SymExpr::ONE && *s == SymExpr::ONE);
-    window > 1 && window < results && apart && in_window
+    let Some(source) = defs.get(view).reads().first().copied() else { return view };
+    let source = view_of_copy(defs, source, (input, copy), reader);
+    let same = copy_before(defs, view, reader);
+    let DefKind::Loop { insts, value } = &defs.get(view).kind else { return same };
+    let (mut insts, value) = (insts.clone(), *value);
+    for inst in &mut insts {
+        if let InstKind::Load { buf, .. } = &mut inst.kind {
+            *buf = source;
+        }
+    }
+    let def = defs.get_mut(same);
+    def.kind = DefKind::Loop { insts, value };
+    (def.realized, def.users) = (false, 1);
+    same
 }

@@ -12,6 +12,7 @@ mod fit;
 mod indices;
 mod losses;
 mod masks;
+mod rows;
 mod small;
 mod steps;
 mod table;
@@ -55,6 +56,8 @@ enum What {
     Losses(losses::Args),
     /// Times candidates of products and convolutions, and fits the cost model to them.
     Fit(fit::Args),
+    /// Times kernels over rows of any length.
+    Rows(rows::Args),
     /// Compares every program of a packed folder with PyTorch and prints one table.
     Compare(compare::Args),
     /// Runs the steps in a packed folder.
@@ -88,6 +91,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         What::Masks(args) => masks::run(args).map(|()| true),
         What::Fit(args) => fit::run(args).map(|()| true),
         What::Losses(args) => losses::run(args).map(|()| true),
+        What::Rows(args) => rows::run(args).map(|()| true),
         What::Pack { folder, programs, corpus } => pack(folder, programs, corpus).map(|()| true),
         What::Run { folder, minutes, logs, only, python, backend } => {
             let folder = folder.canonicalize().with_context(|| format!("{}", folder.display()))?;

@@ -10,7 +10,7 @@ use ir_core::SymExpr;
 use kernel_ir::{AccDecl, AccId, BufId, InstKind, LoopKernel, Program, Stage};
 
 use crate::GenError;
-use crate::loops::moments::{Pair, computing};
+use crate::loops::moments::{Pair, PairKind, computing};
 use crate::loops::{LoopEffects, accumulator_type, keeps_position};
 use crate::text::body::{BodyWriter, Uses, accumulator};
 use crate::text::template::volume;
@@ -23,6 +23,8 @@ pub(crate) enum Reduction {
     One(usize),
     /// A sum and the sum of squared differences from the mean, in one pass.
     Moments(Pair),
+    /// The largest number and the sum of exponentials less it, in one pass.
+    Peak(Pair),
 }
 
 /// The text of a [`Reduction`].
@@ -33,6 +35,8 @@ pub(crate) struct ReductionText {
     pub(crate) ty: String,
     /// The operator of `combine`.
     pub(crate) op: &'static str,
+    /// What the names of `combine` and `team_combine` end with.
+    pub(crate) suffix: &'static str,
     /// The identity of the operator.
     pub(crate) start: String,
     /// The number of its scratch buffer.
@@ -53,12 +57,26 @@ impl Reduction {
                     false => (start, acc.dtype.size() as i64),
                 };
                 let (ty, op) = (accumulator_type(acc)?, accumulator(acc));
-                Ok(ReductionText { name: format!("acc{n}"), ty, op, start, place: n, bytes })
+                Ok(ReductionText { name: format!("acc{n}"), ty, op, suffix: "", start, place: n, bytes })
             }
-            Reduction::Moments(Pair { sum, .. }) => Ok(ReductionText {
+            Reduction::Peak(Pair { first, .. }) => {
+                let acc = &accs[first];
+                let least = number(acc.op.identity(acc.dtype), acc.dtype)?;
+                Ok(ReductionText {
+                    name: format!("peak{first}"),
+                    ty: format!("Peak<{}>", value_type(acc.dtype)?),
+                    op: "SUM",
+                    suffix: "_peaks",
+                    start: format!("{{{least}, 0}}"),
+                    place: first,
+                    bytes: 2 * acc.dtype.size() as i64,
+                })
+            }
+            Reduction::Moments(Pair { first: sum, .. }) => Ok(ReductionText {
                 name: format!("mom{sum}"),
                 ty: format!("Moments<{}>", value_type(accs[sum].dtype)?),
                 op: "SUM",
+                suffix: "",
                 start: "{0, 0, 0, 0}".into(),
                 place: sum,
                 bytes: 4 * accs[sum].dtype.size() as i64,
@@ -70,7 +88,13 @@ impl Reduction {
     pub(crate) fn finalize(self, lane: &str) -> String {
         match self {
             Reduction::One(_) => String::new(),
-            Reduction::Moments(Pair { sum, square }) => {
+            Reduction::Peak(Pair { first, second, kind }) => {
+                let sum = if kind == (PairKind::Peak { finite: true }) { "sum" } else { "defined_sum()" };
+                format!(
+                    "acc{first}{lane} = peak{first}{lane}.largest(); acc{second}{lane} = peak{first}{lane}.{sum};\n"
+                )
+            }
+            Reduction::Moments(Pair { first: sum, second: square, .. }) => {
                 format!(
                     "acc{sum}{lane} = mom{sum}{lane}.n * (mom{sum}{lane}.shift + mom{sum}{lane}.mean); acc{square}{lane} = mom{sum}{lane}.m2;\n"
                 )
@@ -80,7 +104,7 @@ impl Reduction {
 
     /// For moments: statements that start a thread's count, increment it, and finish it.
     pub(crate) fn counted(self, accs: &[AccDecl], lane: &str) -> Result<[String; 3], GenError> {
-        let Reduction::Moments(Pair { sum: n, .. }) = self else { return Ok(Default::default()) };
+        let Reduction::Moments(Pair { first: n, .. }) = self else { return Ok(Default::default()) };
         let ty = value_type(accs[n].dtype)?;
         Ok([
             format!("{ty} count{n} = 0;\n"),
@@ -91,7 +115,7 @@ impl Reduction {
 
     /// For moments: the declaration of their `shift`.
     pub(crate) fn shift(self, accs: &[AccDecl]) -> Result<String, GenError> {
-        let Reduction::Moments(Pair { sum: n, .. }) = self else { return Ok(String::new()) };
+        let Reduction::Moments(Pair { first: n, .. }) = self else { return Ok(String::new()) };
         Ok(format!("{} shift{n}", value_type(accs[n].dtype)?))
     }
 
@@ -104,7 +128,7 @@ impl Reduction {
         lane: &str,
         uses: &mut Uses,
     ) -> Result<String, GenError> {
-        let Reduction::Moments(Pair { sum: n, .. }) = self else { return Ok(String::new()) };
+        let Reduction::Moments(Pair { first: n, .. }) = self else { return Ok(String::new()) };
         let summed = stage.insts.iter().find_map(|i| match i.kind {
             InstKind::Reduce { acc: AccId(a), value, .. } if a as usize == n => Some(value),
             _ => None,
@@ -125,7 +149,8 @@ impl Reduction {
         match self {
             Reduction::One(n) => of(n),
             // The mean, the squared differences and what is subtracted from every number.
-            Reduction::Moments(pair) => 3 * of(pair.sum),
+            Reduction::Moments(pair) => 3 * of(pair.first),
+            Reduction::Peak(pair) => 2 * of(pair.first),
         }
     }
 
@@ -133,7 +158,7 @@ impl Reduction {
     fn gives(self, acc: usize) -> bool {
         match self {
             Reduction::One(n) => n == acc,
-            Reduction::Moments(Pair { sum, square }) => acc == sum || acc == square,
+            Reduction::Moments(pair) | Reduction::Peak(pair) => acc == pair.first || acc == pair.second,
         }
     }
 }
@@ -147,8 +172,11 @@ pub(crate) fn made(stage: &Stage, pairs: &[Pair]) -> Vec<Reduction> {
     let mut list: Vec<usize> = stage.insts.iter().filter_map(of).collect();
     list.sort_unstable();
     list.dedup();
-    let with =
-        |n: usize| pairs.iter().find(|p| p.sum == n).map_or(Reduction::One(n), |p| Reduction::Moments(*p));
+    let with = |n: usize| match pairs.iter().find(|p| p.first == n) {
+        None => Reduction::One(n),
+        Some(pair) if pair.kind == PairKind::Moments => Reduction::Moments(*pair),
+        Some(pair) => Reduction::Peak(*pair),
+    };
     list.into_iter().map(with).collect()
 }
 

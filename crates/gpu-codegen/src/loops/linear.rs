@@ -43,7 +43,7 @@ pub(crate) fn split_sum(program: &Program, k: &LoopKernel, c: usize, pairs: &[Pa
     let ends = k.stages.get(c + 1).is_some_and(|s| s.inner.is_empty());
     let used_later = k.stages.iter().skip(c + 2).any(|s| uses_accumulator(s, *acc));
     let float = matches!(dtype, DType::F32 | DType::F64);
-    let paired = pairs.iter().any(|p| p.sum == acc.0 as usize);
+    let paired = pairs.iter().any(|p| p.first == acc.0 as usize);
     if all.next().is_some() || !sums || !ends || used_later || !float || paired || stage.inner.is_empty() {
         return None;
     }
@@ -156,7 +156,7 @@ fn summed_earlier(
         if let InstKind::Reduce { acc, value, position: None } = inst.kind
             && k.accs[acc.0 as usize].op == ReduceOp::Sum
             && k.accs[acc.0 as usize].dtype == dtype
-            && pairs.iter().all(|p| p.square != acc.0 as usize)
+            && pairs.iter().all(|p| p.second != acc.0 as usize)
         {
             sums.push((value, acc));
         }

@@ -3,17 +3,22 @@
 //! - *points*: no stage has a loop; a thread computes a point.
 //! - *threads*: short or strided inner loops; a thread computes an outer point with serial loops (`wide`: several
 //!   contiguous ones).
-//! - *teams*: a wave or a block computes an outer point and its threads share the inner loops; reductions and scans
-//!   combine over the team in a fixed order, so that results do not change from run to run.
+//! - *teams*: a wave or a block computes an outer point and its threads share the inner loops (`shared`); reductions and scans
+//!   combine over the team in a fixed order, so that results do not change from run to run. Rows of points without reductions
+//!   are shared so too, where their vectors begin at different places in each row.
 
 pub(crate) mod accumulate;
 pub(crate) mod apart;
 pub(crate) mod columns;
 pub(crate) mod flat;
+pub(crate) mod known;
 pub(crate) mod linear;
 pub(crate) mod moments;
+pub(crate) mod peaks;
+pub(crate) mod recompute;
 pub(crate) mod reduce;
 pub(crate) mod scan;
+pub(crate) mod shared;
 pub(crate) mod tables;
 pub(crate) mod transpose;
 pub(crate) mod uneven;
@@ -26,9 +31,13 @@ use kernel_ir::collapse::collapsed;
 use kernel_ir::part::parted;
 use kernel_ir::{AccDecl, AccId, InstKind, LoopKernel, Program, ReduceOp, Stage};
 
+use crate::loops::accumulate::{Reduction, made};
 use crate::loops::flat::Flat;
-use crate::loops::moments::Pair;
+use crate::loops::known::with_known_values;
+use crate::loops::moments::{Pair, PairKind};
+use crate::loops::peaks::fuse_peaks;
 use crate::loops::scan::Parts;
+use crate::loops::shared::{Range, RowPoints, range_of_part};
 use crate::loops::transpose::Transpose;
 use crate::loops::wide::Wide;
 use crate::sort::ordered;
@@ -43,6 +52,13 @@ pub(crate) const SHORT: i64 = 16;
 const WARP_WORK: i64 = 1024;
 /// With this many outer points one thread each fills the device, where the outer points are contiguous.
 const MANY: i64 = 16 * 1024;
+/// Points of a row that a thread of a block takes where there are rows enough: two vectors of most dtypes, and blocks so small that
+/// many of them share a multiprocessor, where one loads while others combine their results.
+const EACH: i64 = 16;
+/// The same where there are few rows, or a scan's turns each wait for all threads.
+const EACH_OF_FEW: i64 = 4;
+/// Threads that fill a multiprocessor.
+const FULL: i64 = 2048;
 
 /// Returns the candidate implementations, best first by rule.
 pub(crate) fn variants(program: &Program, k: &LoopKernel, target: &Target) -> Result<Vec<Variant>, GenError> {
@@ -77,15 +93,19 @@ pub(crate) fn variants(program: &Program, k: &LoopKernel, target: &Target) -> Re
     if let Some(wide) = Wide::of(program, &short) {
         candidates.push(Variant::single(wide.name(), wide.generate()?));
     }
+    if let Some(rows) = RowPoints::of(program, &short, target.wave) {
+        let kernel = teams(program, &rows.kernel, (rows.team, rows.parts), target.wave)?;
+        candidates.push(Variant::single("rows", kernel));
+    }
     candidates.push(Variant::single("loop", generate(program, &short, target)?));
     Ok(candidates)
 }
 
 /// The fallback kernel, which takes every dtype and stride.
 fn generate(program: &Program, k: &LoopKernel, target: &Target) -> Result<Kernel, GenError> {
-    match team(program, k, target.wave) {
+    match team(program, k, target) {
         None => threads(program, k, ENTRY, false),
-        Some(team) => teams(program, k, team, target.wave),
+        Some(team) => teams(program, k, (team, 1), target.wave),
     }
 }
 
@@ -99,7 +119,7 @@ pub(crate) fn hint(program: &Program, e: &SymExpr) -> i64 {
 }
 
 /// Number of threads that share an outer point; `None` for one.
-fn team(program: &Program, k: &LoopKernel, wave: u32) -> Option<u32> {
+fn team(program: &Program, k: &LoopKernel, target: &Target) -> Option<u32> {
     let longest = k.stages.iter().map(|s| hint(program, &volume(&s.inner))).max().unwrap_or(1);
     let outer = hint(program, &volume(&k.outer));
     if longest <= SHORT || (outer >= MANY && along_outer(program, k)) {
@@ -107,9 +127,15 @@ fn team(program: &Program, k: &LoopKernel, wave: u32) -> Option<u32> {
     }
     // A team's scan runs along one dimension.
     if longest <= WARP_WORK && outer >= 64 {
-        return Some(wave);
+        return Some(target.wave);
     }
-    let wanted = (longest / 4).clamp(64, 1024) as u32;
+    // Rows that are read more than once should stay in the caches meanwhile, so few are read at once. In a single pass blocks
+    // that end at different times keep the memory busy.
+    let passes = k.stages.iter().filter(|s| !s.inner.is_empty()).count();
+    let most = if passes > 1 { 1024 } else { 512 };
+    let scans = k.stages.iter().flat_map(|s| &s.insts).any(|i| matches!(i.kind, InstKind::Scan { .. }));
+    let filling = if scans { most } else { FULL * i64::from(target.multiprocessors) / outer.max(1) };
+    let wanted = filling.min(longest / EACH_OF_FEW).max(longest / EACH).clamp(64, most) as u32;
     Some(wanted.next_power_of_two().min(1024))
 }
 
@@ -177,8 +203,12 @@ impl Effects for LoopEffects<'_> {
     fn reduce(&self, acc: AccId, value: &str, position: Option<&str>) -> Result<String, GenError> {
         let decl = self.decl(acc)?;
         let (n, op, lane) = (acc.0, accumulator(decl), self.lane);
-        if self.pairs.iter().any(|p| p.sum == n as usize) {
-            return Ok(format!("mom{n}{lane}.add({value} - shift{n}{lane}, each{n});"));
+        match self.pairs.iter().find(|p| p.first == n as usize).map(|p| p.kind) {
+            Some(PairKind::Moments) => {
+                return Ok(format!("mom{n}{lane}.add({value} - shift{n}{lane}, each{n});"));
+            }
+            Some(PairKind::Peak { .. }) => return Ok(format!("peak{n}{lane}.add({value});")),
+            None => {}
         }
         let ty = value_type(decl.dtype)?;
         Ok(match position {
@@ -282,8 +312,15 @@ fn threads(program: &Program, k: &LoopKernel, entry: &str, alone: bool) -> Resul
     assemble(program, entry, &uses, launch, &body)
 }
 
-/// A team of `team` threads per outer point: a wave or a block.
-fn teams(program: &Program, k: &LoopKernel, team: u32, wave: u32) -> Result<Kernel, GenError> {
+/// Teams of threads, `parts` of them per outer point: each is a wave or a block. Stages that reduce have one part.
+fn teams(
+    program: &Program,
+    k: &LoopKernel,
+    (team, parts): (u32, i64),
+    wave: u32,
+) -> Result<Kernel, GenError> {
+    let (k, pairs) = fuse_peaks(program, k, Vec::new());
+    let k = with_known_values(program, &k);
     let mut uses = Uses { shared: 64 * 8, ..Uses::default() };
     let points = volume(&k.outer);
     let head = BodyWriter { program, extents: &k.outer, prefix: "", guard: None, store_guard: None };
@@ -292,31 +329,45 @@ fn teams(program: &Program, k: &LoopKernel, team: u32, wave: u32) -> Result<Kern
     let per_block = i64::from(threads / team);
     let mut body = format!(
         "__shared__ double scratch_memory[64];\nvoid *scratch = scratch_memory;\n\
-         const int rank = threadIdx.x % {team};\n\
-         for (idx p = blockIdx.x * (idx){per_block} + threadIdx.x / {team}; p < {count}; p += (idx)gridDim.x * {per_block}) {{\n"
+         const int rank = threadIdx.x % {team};\n"
     );
+    let of_team = format!("blockIdx.x * (idx){per_block} + threadIdx.x / {team}");
+    let _ = match parts {
+        1 => writeln!(body, "for (idx p = {of_team}; p < {count}; p += (idx)gridDim.x * {per_block}) {{"),
+        _ => writeln!(
+            body,
+            "const idx parts = {parts};\n\
+             for (idx t = {of_team}; t < {count} * parts; t += (idx)gridDim.x * {per_block}) {{\n\
+             const idx p = t / parts, part = t % parts;"
+        ),
+    };
     body.push_str(&unravel(&head, &k.outer, 0, "p", &mut uses));
     body.push_str(&declare(&k.accs)?);
-    for (n, stage) in k.stages.iter().enumerate() {
-        body.push_str(&team_stage(&head, k, n, stage, team, &mut uses)?);
+    for m in k.stages.iter().flat_map(|s| made(s, &pairs)).filter(|m| matches!(m, Reduction::Peak(_))) {
+        let w = m.written(&k.accs)?;
+        let _ = writeln!(body, "{} {} = {};", w.ty, w.name, w.start);
+    }
+    let acts =
+        |s: &Stage| s.insts.iter().any(|i| i.kind.has_effect() || matches!(i.kind, InstKind::Check { .. }));
+    for (n, stage) in k.stages.iter().enumerate().filter(|(_, s)| acts(s)) {
+        body.push_str(&team_stage(&head, (&k, &pairs), (n, stage), (team, parts), &mut uses)?);
     }
     body.push_str("}\n");
-    let launch = Launch::flat(blocks_of(&points, per_block), threads);
+    let launch = Launch::flat(blocks_of(&(points * SymExpr::from_i64(parts)), per_block), threads);
     assemble(program, ENTRY, &uses, launch, &body)
 }
 
 /// One stage run by a team: its threads take every `team`-th point; then accumulators are reduced over the team.
 fn team_stage(
     head: &BodyWriter<'_>,
-    k: &LoopKernel,
-    n: usize,
-    stage: &Stage,
-    team: u32,
+    (k, pairs): (&LoopKernel, &[Pair]),
+    (n, stage): (usize, &Stage),
+    (team, parts): (u32, i64),
     uses: &mut Uses,
 ) -> Result<String, GenError> {
     let prefix = format!("v{n}_");
     let extents: Vec<SymExpr> = k.outer.iter().chain(&stage.inner).cloned().collect();
-    let effects = LoopEffects { accs: &k.accs, team: Some(team), lane: "", pairs: &[] };
+    let effects = LoopEffects { accs: &k.accs, team: Some(team), lane: "", pairs };
     let first = k.outer.len();
     let mut out = String::from("{\n");
     if stage.inner.is_empty() {
@@ -340,29 +391,24 @@ fn team_stage(
         out.push_str(&writer.write(&stage.insts, &effects, uses)?);
         out.push_str(&"}\n".repeat(stage.inner.len()));
     } else {
-        let writer = BodyWriter { extents: &extents, prefix: &prefix, ..*head };
-        let count = writer.expr(&volume(&stage.inner), uses);
-        let mut from = "rank".to_owned();
-        let wide = Wide::of_team(head.program, k, n, team);
-        if let Some(wide) = &wide {
-            out.push_str(&wide.team_text(&writer, team, uses)?);
-            from = format!("{count} - {} + rank", wide.rest());
+        if parts > 1 {
+            let count = BodyWriter { extents: &extents, ..*head }.expr(&volume(&stage.inner), uses);
+            out.push_str(&range_of_part(&count));
         }
-        if wide.is_none_or(|wide| wide.rest() > 0) {
-            // NVRTC 13.0 crashes where it unrolls some loops that divide their counter.
-            out.push_str(if divides(stage) { "#pragma unroll 1\n" } else { "#pragma unroll 4\n" });
-            let _ = writeln!(out, "for (idx q = {from}; q < {count}; q += {team}) {{");
-            out.push_str(&unravel(&writer, &stage.inner, first, "q", uses));
-            out.push_str(&writer.write(&stage.insts, &effects, uses)?);
-            out.push_str("}\n");
-        }
+        let range = (parts > 1).then_some(Range { begin: "begin", end: "end", parts });
+        out.push_str(&shared::points(head, k, n, team, range.as_ref(), &effects, uses)?);
     }
-    for inst in &stage.insts {
-        if let InstKind::Reduce { acc, .. } = inst.kind {
-            let op = accumulator(effects.decl(acc)?);
-            if !stage.inner.is_empty() {
-                let _ = writeln!(out, "acc{0} = team_combine<{op}, {team}>(acc{0}, scratch);", acc.0);
-            }
+    if !stage.inner.is_empty() {
+        for m in made(stage, pairs) {
+            let w = m.written(&k.accs)?;
+            let _ = writeln!(
+                out,
+                "{0} = team_combine{1}<{2}, {team}>({0}, scratch);\n{3}",
+                w.name,
+                w.suffix,
+                w.op,
+                m.finalize("")
+            );
         }
     }
     // The next stage reads what other threads of the team stored in this one.

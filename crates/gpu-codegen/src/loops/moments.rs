@@ -16,12 +16,25 @@ use crate::loops::accumulate::roots;
 use crate::loops::linear::split_sum;
 use crate::text::template::volume;
 
-/// Two accumulators that are reduced as a pair: the sum of some numbers, and that of their squared differences from the
-/// mean.
+/// Two accumulators that are reduced as a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pair {
-    pub(crate) sum: usize,
-    pub(crate) square: usize,
+    /// The one whose reduction remains in the kernel.
+    pub(crate) first: usize,
+    pub(crate) second: usize,
+    pub(crate) kind: PairKind,
+}
+
+/// What the accumulators of a pair are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PairKind {
+    /// The sum of some numbers, and that of their squared differences from the mean.
+    Moments,
+    /// The largest of some numbers, and the sum of their exponentials less that largest (`peaks`).
+    Peak {
+        /// Whether zero is subtracted where the largest number is infinite.
+        finite: bool,
+    },
 }
 
 /// Returns the kernel with such pairs reduced in one pass, where that saves a pass.
@@ -53,13 +66,14 @@ fn join(program: &Program, k: &LoopKernel, c: usize, pairs: &[Pair]) -> Option<(
     let (number, mean) = squared_difference(stage, *value)?;
     let sum = mean_of(program, k, c, mean)?;
     let (a, summed) = sum_of(k, c, sum)?;
-    let free = pairs.iter().all(|p| p.sum != sum && p.square != square && p.sum != square);
+    let free = pairs.iter().all(|p| p.first != sum && p.second != square && p.first != square);
     let same = Same { program, k, stages: (a, c) }.values(summed, number);
     if !(sums(sum) && free && k.stages[a].inner == stage.inner && same) {
         return None;
     }
     let insts = without(&stage.insts, at);
-    rest(program, k, c, insts).map(|k| (k, Pair { sum, square }))
+    let pair = Pair { first: sum, second: square, kind: PairKind::Moments };
+    rest(program, k, c, insts).map(|k| (k, pair))
 }
 
 /// Returns `x` and `m` of a value `(x - m)²`.
@@ -101,8 +115,8 @@ fn mean_of(program: &Program, k: &LoopKernel, c: usize, v: Val) -> Option<usize>
     }
 }
 
-/// Returns the stage before `c` that reduces an accumulator, and the value that it sums.
-fn sum_of(k: &LoopKernel, c: usize, acc: usize) -> Option<(usize, Val)> {
+/// Returns the stage before `c` that reduces an accumulator, and the value that it combines.
+pub(crate) fn sum_of(k: &LoopKernel, c: usize, acc: usize) -> Option<(usize, Val)> {
     let of = |s: usize| {
         k.stages[s].insts.iter().find_map(|i| match i.kind {
             InstKind::Reduce { acc: AccId(n), value, position: None } if n as usize == acc => {
@@ -129,14 +143,14 @@ pub(crate) fn stored(program: &Program, stage: &Stage, buf: BufId, index: &[SymE
 }
 
 /// Compares values of two stages over the same domain, the first of which runs earlier.
-struct Same<'a> {
-    program: &'a Program,
-    k: &'a LoopKernel,
-    stages: (usize, usize),
+pub(crate) struct Same<'a> {
+    pub(crate) program: &'a Program,
+    pub(crate) k: &'a LoopKernel,
+    pub(crate) stages: (usize, usize),
 }
 
 impl Same<'_> {
-    fn values(&self, a: Val, b: Val) -> bool {
+    pub(crate) fn values(&self, a: Val, b: Val) -> bool {
         self.known(a, b, &mut BTreeMap::default())
     }
 
@@ -251,7 +265,7 @@ fn behind(program: &Program, first: &Stage, second: &Stage) -> Option<Vec<Inst>>
 }
 
 /// Removes stores of stage `n` to temporaries that no other step of the program reads.
-fn drop_unread(program: &Program, k: &mut LoopKernel, n: usize, candidates: &[BufId]) {
+pub(crate) fn drop_unread(program: &Program, k: &mut LoopKernel, n: usize, candidates: &[BufId]) {
     for &root in candidates {
         let read_here = k.stages.iter().any(|s| roots(program, s, false).contains(&root));
         if program.buffers[root].storage != kernel_ir::Storage::Arena

@@ -14,6 +14,8 @@ use kernel_ir::{InstKind, LoopKernel, Program};
 use crate::loops::accumulate::{Group, Reduction, groups, kept, made, read_back, reduced_once, scratch};
 use crate::loops::columns::Columns;
 use crate::loops::moments::{Pair, fuse_moments};
+use crate::loops::peaks::fuse_peaks;
+use crate::loops::shared::{self, Range, range_of_part};
 use crate::loops::{LoopEffects, SHORT, along_outer, declare, divides, hint};
 use crate::text::body::{BodyWriter, Uses};
 use crate::text::template::{assemble, unravel, volume};
@@ -50,6 +52,7 @@ pub(crate) fn split(program: &Program, k: &LoopKernel, target: &Target) -> Resul
         return Ok(None);
     }
     let (k, pairs) = fuse_moments(program, &collapsed(program, k));
+    let (k, pairs) = fuse_peaks(program, &k, pairs);
     Rows { program, k: &k, pairs: &pairs, parts, wave: target.wave }.generate().map(Some)
 }
 
@@ -98,7 +101,7 @@ const idx part = block / points, point = block % points;
         body.push_str(&unravel(&head, &k.outer, 0, "point", &mut uses));
         body.push_str(&declare(&k.accs)?);
         let own = k.stages[group.stages.clone()].iter().flat_map(|s| made(s, self.pairs));
-        for m in own.chain(read_back(k, group, self.pairs)).filter(|m| matches!(m, Reduction::Moments(_))) {
+        for m in own.chain(read_back(k, group, self.pairs)).filter(|m| !matches!(m, Reduction::One(_))) {
             let w = m.written(&k.accs)?;
             let _ = writeln!(body, "{} {} = {};", w.ty, w.name, w.start);
         }
@@ -157,17 +160,19 @@ const idx part = block / points, point = block % points;
             each.push_str(&adds);
             known.push_str(&ends);
         }
-        // NVRTC 13.0 crashes where it unrolls some loops that divide their counter.
-        let unroll = if divides(stage) { "#pragma unroll 1" } else { "#pragma unroll 4" };
-        let _ = writeln!(
-            out,
-            "const idx chunk = ({count} + parts - 1) / parts, begin = part * chunk, \
-             end = imin<idx>({count}, begin + chunk);\n{counted}{unroll}\n\
-             for (idx q = begin + rank; q < end; q += {THREADS}) {{\n{each}"
-        );
-        out.push_str(&unravel(&writer, &stage.inner, self.k.outer.len(), "q", uses));
-        out.push_str(&writer.write(&stage.insts, &effects, uses)?);
-        let _ = writeln!(out, "}}\n{known}");
+        out.push_str(&range_of_part(&count));
+        out.push_str(&counted);
+        if each.is_empty() {
+            let range = Range { begin: "begin", end: "end", parts: group.parts };
+            out.push_str(&shared::points(head, self.k, n, THREADS, Some(&range), &effects, uses)?);
+        } else {
+            // NVRTC 13.0 crashes where it unrolls some loops that divide their counter.
+            let unroll = if divides(stage) { "#pragma unroll 1" } else { "#pragma unroll 4" };
+            let _ = writeln!(out, "{unroll}\nfor (idx q = begin + rank; q < end; q += {THREADS}) {{\n{each}");
+            out.push_str(&unravel(&writer, &stage.inner, self.k.outer.len(), "q", uses));
+            out.push_str(&writer.write(&stage.insts, &effects, uses)?);
+            let _ = writeln!(out, "}}\n{known}");
+        }
         let ends = group.parts > 1 && (!made.is_empty() || group.stages.len() > 1);
         out.push_str(&self.combined(&made, ends, kept, uses)?);
         // The next stage reads what other threads of the block stored in this one.
@@ -188,8 +193,8 @@ const idx part = block / points, point = block % points;
             (String::new(), String::new(), String::new(), String::new());
         for m in made {
             let w = m.written(&self.k.accs)?;
-            let (name, ty, op, place, start) = (&w.name, &w.ty, w.op, w.place, &w.start);
-            let together = format!("{name} = team_combine<{op}, {THREADS}>({name}, scratch);\n");
+            let (name, ty, op, place, start, suffix) = (&w.name, &w.ty, w.op, w.place, &w.start, w.suffix);
+            let together = format!("{name} = team_combine{suffix}<{op}, {THREADS}>({name}, scratch);\n");
             blocks.push_str(&together);
             let _ = writeln!(
                 left,
@@ -198,7 +203,7 @@ const idx part = block / points, point = block % points;
             let from = format!("fresh((const {ty} *)scratch{place} + (1 + s) * points + point)");
             let _ = writeln!(
                 parts,
-                "{name} = {start};\nfor (idx s = rank; s < parts; s += {THREADS}) {name} = combine<{op}>({name}, {from});\n{together}"
+                "{name} = {start};\nfor (idx s = rank; s < parts; s += {THREADS}) {name} = combine{suffix}<{op}>({name}, {from});\n{together}"
             );
             if kept.contains(m) {
                 let _ = writeln!(back, "if (rank == 0) (({ty} *)scratch{place})[point] = {name};");

@@ -8,12 +8,13 @@
 use std::fmt::Write;
 
 use ir_core::{Atom, Scalar, SymExpr};
-use kernel_ir::{BufId, Inst, InstKind, LoopKernel, Program, ScalarOp, Stage, StoreMode, Val};
+use kernel_ir::{AccId, BufId, Inst, InstKind, LoopKernel, Program, ScalarOp, Stage, StoreMode, Val};
 
 use crate::address::address;
 use crate::loops::accumulate::roots;
+use crate::loops::moments::Pair;
 use crate::loops::{LoopEffects, SHORT, declare, hint};
-use crate::text::body::{BodyWriter, Substitutions, Uses};
+use crate::text::body::{BodyWriter, Substitutions, Uses, plain_division};
 use crate::text::index::divisible;
 use crate::text::template::{assemble, blocks_of, unravel, volume};
 use crate::text::types::{memory_type, value_type};
@@ -23,6 +24,8 @@ use crate::{ENTRY, GenError, Kernel, Launch, THREADS};
 pub(crate) const LANES: [i64; 3] = [8, 4, 2];
 /// Bytes of one vector access.
 const WIDTH: usize = 16;
+/// Maximum instructions of a team's turn over its points.
+const MAX_TEXT: i64 = 512;
 /// Number of threads that fill the device.
 const ENOUGH: i64 = 32 * 1024;
 
@@ -38,6 +41,8 @@ pub(crate) struct Wide<'a> {
     stored: Vec<BufId>,
     /// Whether a team shares the points, so that accumulators are those of the thread, not of a point.
     team: bool,
+    /// The address at point 0 of what a team accesses as vectors, but for multiples of a vector.
+    phase: SymExpr,
 }
 
 /// How an instruction is executed.
@@ -68,24 +73,70 @@ impl<'a> Wide<'a> {
         Some(wide)
     }
 
-    /// The points of a stage that a team of `team` threads shares: its innermost loop, if it is the only one.
-    pub(crate) fn of_team(program: &'a Program, k: &'a LoopKernel, n: usize, team: u32) -> Option<Wide<'a>> {
+    /// The points of a stage that `parts` teams of `team` threads share: its innermost loop, if it is the only one.
+    pub(crate) fn of_team(
+        program: &'a Program,
+        k: &'a LoopKernel,
+        n: usize,
+        team: u32,
+        parts: i64,
+    ) -> Option<Wide<'a>> {
         let stage = &k.stages[n];
         let inner = stage.inner.iter().rposition(|e| *e != SymExpr::ONE)?;
-        let extent = stage.inner[inner].as_const()?;
         if stage.inner[..inner].iter().any(|e| *e != SymExpr::ONE) {
             return None;
         }
         let mut wide = Wide::over(program, k, &k.stages[n..=n], k.outer.len() + inner);
         wide.team = true;
+        wide.phase = wide.phase_of(stage)?;
+        let extent = hint(program, &stage.inner[inner]) / parts;
         let busy = |lanes: i64| extent / lanes >= i64::from(team);
         wide.lanes = LANES.into_iter().find(|n| busy(*n) && wide.fits(*n))?;
         Some(wide)
     }
 
+    /// The address at point 0 that most of a stage's contiguous accesses have in common, but for multiples of a vector. Stores
+    /// decide: what is stored apart is better stored by adjacent threads.
+    fn phase_of(&self, stage: &Stage) -> Option<SymExpr> {
+        let mut found: Vec<(SymExpr, usize)> = Vec::new();
+        for inst in &stage.insts {
+            let (InstKind::Load { buf, index, .. } | InstKind::Store { buf, index, .. }) = &inst.kind else {
+                continue;
+            };
+            let Some((step, rest)) = self.along(*buf, index) else { continue };
+            let from_data = rest.any_leaf(|l| matches!(l, Atom::Value(_)));
+            if step != SymExpr::ONE || from_data {
+                continue;
+            }
+            let stores = matches!(inst.kind, InstKind::Store { .. });
+            let weight = self.program.buffers[*buf].dtype.size() * if stores { 1024 } else { 1 };
+            match found.iter_mut().find(|(phase, _)| divisible(&(phase.clone() - &rest), LANES[0])) {
+                Some((_, all)) => *all += weight,
+                None => found.push((rest, weight)),
+            }
+        }
+        // The first of equal ones.
+        let most = found.iter().map(|(_, weight)| *weight).max()?;
+        found.into_iter().find(|(_, weight)| *weight == most).map(|(phase, _)| phase)
+    }
+
+    /// The step and the rest of an address along the points.
+    fn along(&self, buf: BufId, index: &[SymExpr]) -> Option<(SymExpr, SymExpr)> {
+        let (outer, inner) = (&self.k.outer, self.stages.first().map_or(&[][..], |s| &s.inner[..]));
+        let address = address(self.program, buf, index, outer);
+        // The index of an inner loop of one point is 0.
+        let address = address.subst(&|l| match l {
+            Atom::Loop(n) if self.team && *n as usize >= outer.len() => {
+                inner.get(*n as usize - outer.len()).filter(|e| **e == SymExpr::ONE).map(|_| SymExpr::ZERO)
+            }
+            _ => None,
+        });
+        address.affine_in(&Atom::Loop(self.last as u32))
+    }
+
     fn over(program: &'a Program, k: &'a LoopKernel, stages: &'a [Stage], last: usize) -> Wide<'a> {
         let stored = stages.iter().flat_map(|s| roots(program, s, true)).collect();
-        Wide { program, k, last, lanes: 1, stages, stored, team: false }
+        Wide { program, k, last, lanes: 1, stages, stored, team: false, phase: SymExpr::ZERO }
     }
 
     /// Whether vectors of `lanes` elements are loaded by a stage with loops, or stored by a kernel without any, and nothing is
@@ -175,17 +226,23 @@ impl<'a> Wide<'a> {
         let Some((step, rest)) = index.affine_in(&Atom::Loop(self.last as u32)) else { return false };
         let Scalar::Int(bound) = bound else { return false };
         let at_multiple = bound.checked_add(after).is_some_and(|c| c % lanes == 0);
-        first && step == SymExpr::ONE && divisible(&rest, lanes) && at_multiple
+        let begins = divisible(&rest, lanes) && self.is_aligned(lanes);
+        first && step == SymExpr::ONE && begins && at_multiple
     }
 
-    /// Whether the address is contiguous along the points and aligned to `lanes` for a thread's first point.
+    /// Whether the address is contiguous along the points and aligned to `lanes` for a thread's first point, where that of `phase`
+    /// is.
     fn is_contiguous(&self, buf: BufId, index: &[SymExpr], lanes: i64) -> bool {
         let root = self.program.root(buf);
-        let address = address(self.program, buf, index, &self.k.outer);
-        let Some((step, rest)) = address.affine_in(&Atom::Loop(self.last as u32)) else { return false };
+        let Some((step, rest)) = self.along(buf, index) else { return false };
         self.program.buffers[buf].dtype == self.program.buffers[root].dtype
             && step == SymExpr::ONE
-            && divisible(&rest, lanes)
+            && divisible(&(rest - &self.phase), lanes)
+    }
+
+    /// Whether a thread's first point is a multiple of `lanes`: vectors begin there in every row.
+    fn is_aligned(&self, lanes: i64) -> bool {
+        divisible(&self.phase, lanes)
     }
 
     /// Points of a thread.
@@ -230,7 +287,7 @@ impl<'a> Wide<'a> {
                 let (i, extent) = (k.outer.len() + d, writer.expr(extent, &mut uses));
                 let _ = writeln!(body, "for (idx i{i} = 0; i{i} < {extent}; ++i{i}) {{");
             }
-            body.push_str(&self.stage(&writer, stage, &mut uses)?);
+            body.push_str(&self.stage(&writer, stage, &[], &mut uses)?);
             body.push_str(&"}\n".repeat(stage.inner.len() + 1));
         }
         body.push_str("}\n");
@@ -238,33 +295,53 @@ impl<'a> Wide<'a> {
         assemble(self.program, ENTRY, &uses, launch, &body)
     }
 
-    /// The points of a team's stage that vectors do not take.
-    pub(crate) fn rest(&self) -> i64 {
+    /// Whether rows have points that no vector takes: before the first one, or behind the last one.
+    pub(crate) fn has_edges(&self) -> bool {
         let inner = self.last - self.k.outer.len();
-        self.stages.first().and_then(|s| s.inner[inner].as_const()).map_or(0, |n| n % self.lanes)
+        let extent = self.stages.first().and_then(|s| s.inner[inner].as_const());
+        !(self.is_aligned(self.lanes) && extent.is_some_and(|n| n % self.lanes == 0))
     }
 
-    /// Returns the loop of a team's thread over its stage but for the [`rest`](Self::rest); `rank` is its place in the team.
+    /// Returns the loop over the vectors from point `begin` to `end` that a team shares; `rank` is a thread's place in it. Points
+    /// before the first whole vector, `lead` of them, and from `whole` on are left.
     pub(crate) fn team_text(
         &self,
         writer: &BodyWriter<'_>,
         team: u32,
+        (begin, end): (&str, &str),
+        pairs: &[Pair],
         uses: &mut Uses,
     ) -> Result<String, GenError> {
         let ([stage], lanes) = (self.stages, self.lanes) else {
             return Err(GenError::Malformed("a team runs one stage at a time".into()));
         };
-        let count = writer.expr(&volume(&stage.inner), uses);
-        let step = i64::from(team) * lanes;
-        let rest = self.rest();
-        let mut out = format!("for (idx q = rank * {lanes}; q < {count} - {rest}; q += {step}) {{\n");
+        let lead = match self.is_aligned(lanes) {
+            true => "0".to_owned(),
+            // The text of an address is exact modulo a power of two, whatever the sign.
+            false => {
+                let phase = writer.expr(&self.phase, uses);
+                format!("imin<idx>({end} - {begin}, -({phase} + {begin}) & {})", lanes - 1)
+            }
+        };
+        let mut out =
+            format!("const idx lead = {lead}, whole = {end} - (({end} - {begin} - lead) & {});\n", lanes - 1);
+        // Loads of several vectors are in flight at once.
+        let text = stage.insts.len() as i64 * lanes;
+        let stores = stage.insts.iter().any(|i| matches!(i.kind, InstKind::Store { .. }));
+        let most = if stores { 2 } else { 4 };
+        let unroll = [4, 2].into_iter().find(|n| *n <= most && n * text <= MAX_TEXT).unwrap_or(1);
+        let _ = writeln!(
+            out,
+            "#pragma unroll {unroll}\nfor (idx q = {begin} + lead + rank * {lanes}; q < whole; q += {}) {{",
+            i64::from(team) * lanes
+        );
         for d in 0..stage.inner.len() {
             let loop_var = self.k.outer.len() + d;
             let _ =
                 writeln!(out, "const idx i{loop_var} = {};", if loop_var == self.last { "q" } else { "0" });
         }
         out.push_str("const idx first = q;\n");
-        out.push_str(&self.stage(writer, stage, uses)?);
+        out.push_str(&self.stage(writer, stage, pairs, uses)?);
         out.push_str("}\n");
         Ok(out)
     }
@@ -274,13 +351,39 @@ impl<'a> Wide<'a> {
         format!("#pragma unroll\nfor (int u = 0; u < {}; ++u) {{\n", self.lanes)
     }
 
-    fn stage(&self, writer: &BodyWriter<'_>, stage: &Stage, uses: &mut Uses) -> Result<String, GenError> {
+    fn stage(
+        &self,
+        writer: &BodyWriter<'_>,
+        stage: &Stage,
+        pairs: &[Pair],
+        uses: &mut Uses,
+    ) -> Result<String, GenError> {
         let lane = if self.team { "" } else { "[u]" };
-        let effects = LoopEffects { accs: &self.k.accs, team: None, lane, pairs: &[] };
+        let effects = LoopEffects { accs: &self.k.accs, team: None, lane, pairs };
         let kinds = self.kinds(stage, self.lanes);
         let (mut once, mut each, mut after) = (String::new(), String::new(), String::new());
-        for (n, kind) in kinds.into_iter().enumerate() {
+        for (n, &kind) in kinds.iter().enumerate() {
             let v = Val(n as u32);
+            if let InstKind::Reduce { acc: AccId(acc), value, .. } = stage.insts[n].kind
+                && self.team
+                && pairs.iter().any(|p| p.first == acc as usize)
+            {
+                // A peak takes all numbers of a vector at once.
+                let ty = value_type(stage.insts[n].dtype)?;
+                let _ = writeln!(once, "{ty} all{acc}[{}];", self.lanes);
+                let _ = writeln!(each, "all{acc}[u] = {};", writer.name(value));
+                let _ = writeln!(after, "peak{acc}.add(all{acc});");
+                continue;
+            }
+            // A divisor of all points is prepared once.
+            if let Some((x, by)) = plain_division(&stage.insts, v)
+                && (kind, kinds[by.0 as usize]) == (Kind::Each, Kind::Once)
+            {
+                let (name, x, by) = (writer.name(v), writer.name(x), writer.name(by));
+                let _ = writeln!(once, "const Divisor by{name} = divisor({by});");
+                let _ = writeln!(each, "float {name} = by{name}.of({x});");
+                continue;
+            }
             let mut write =
                 |to: &mut String| writer.inst(to, &stage.insts, v, &effects, uses, &Substitutions::new());
             match kind {

@@ -304,6 +304,17 @@ fn divisor(op: ScalarOp, dtype: DType, insts: &[Inst], args: &[Val]) -> Option<f
     (by.abs() > 1e-18 && by.abs() < 1e18).then_some(by)
 }
 
+/// The operands of an `f32` division that takes the compiler's slow path for numbers near the limits of the range.
+pub(crate) fn plain_division(insts: &[Inst], v: Val) -> Option<(Val, Val)> {
+    let inst = &insts[v.0 as usize];
+    let InstKind::Op { op, args } = &inst.kind else { return None };
+    let other = divisor(*op, inst.dtype, insts, args).is_some() || is_logistic(*op, inst.dtype, insts, args);
+    match (op, inst.dtype, &args[..]) {
+        (ScalarOp::Div, DType::F32, [x, by]) if !other => Some((*x, *by)),
+        _ => None,
+    }
+}
+
 /// Whether a division is by `c + exp(x)` with a positive `c`: its reciprocal can neither overflow nor be that of zero, so that no
 /// case needs a slow path, and the quotient is of nothing that counts whole numbers.
 fn is_logistic(op: ScalarOp, dtype: DType, insts: &[Inst], args: &[Val]) -> bool {

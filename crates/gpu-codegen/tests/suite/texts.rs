@@ -72,39 +72,58 @@ fn launches_follow_the_domain() {
     assert!(kernel.source.contains("const float *__restrict__ b0"), "{}", kernel.source);
 }
 
-/// A value that one thread stores and others read after a barrier must not be `__restrict__`.
-#[test]
-fn values_read_back_are_not_restrict() {
-    let mut p = Program::default();
-    let (a, mean) = (buffer(&mut p, &[4, 4096], Storage::Arena), buffer(&mut p, &[4], Storage::Arena));
-    let out = buffer(&mut p, &[4, 4096], Storage::Arena);
-    let (row, at): (Shape, Shape) =
-        ([SymExpr::loop_var(0)].into_iter().collect(), (0..2).map(SymExpr::loop_var).collect());
-    let acc = AccId(0);
+/// The text of a kernel over the rows of a matrix: their sums, then `keep` with the sum, then `subtract`, each with its loop.
+fn of_rows(p: &Program, a: BufId, keep: (i64, BodyBuilder), subtract: BodyBuilder) -> String {
     let mut sum = BodyBuilder::new();
-    let x = sum.load(a, DType::F32, at.clone());
-    sum.push(DType::F32, InstKind::Reduce { acc, value: x, position: None });
-    let mut keep = BodyBuilder::new();
-    let total = keep.push(DType::F32, InstKind::Acc(acc));
-    store(&mut keep, mean, row.clone(), total);
-    let mut subtract = BodyBuilder::new();
-    let x = subtract.load(a, DType::F32, at.clone());
-    let m = subtract.load(mean, DType::F32, row);
-    let y = subtract.op(ScalarOp::Sub, &[x, m]);
-    store(&mut subtract, out, at, y);
-    let inner: Shape = [SymExpr::from_i64(4096)].into_iter().collect();
-    let stage = |inner: Shape, b: BodyBuilder| Stage { inner, insts: b.finish() };
+    let x = sum.load(a, DType::F32, (0..2).map(SymExpr::loop_var).collect());
+    sum.push(DType::F32, InstKind::Reduce { acc: AccId(0), value: x, position: None });
+    let stage = |extent: i64, b: BodyBuilder| {
+        let inner = (extent > 1).then(|| SymExpr::from_i64(extent)).into_iter().collect();
+        Stage { inner, insts: b.finish() }
+    };
     let kernel = LoopKernel {
         name: "center".into(),
         origins: Vec::new(),
         outer: [SymExpr::from_i64(4)].into_iter().collect(),
         accs: vec![AccDecl { op: ReduceOp::Sum, dtype: DType::F32 }],
-        stages: vec![stage(inner.clone(), sum), stage(Shape::new(), keep), stage(inner, subtract)],
+        stages: vec![stage(4096, sum), stage(keep.0, keep.1), stage(4096, subtract)],
     };
-    let source = only(&p, kernel).source;
+    let source = only(p, kernel).source;
+    assert_eq!(source.matches("team_combine<SUM, 1024>").count(), 1, "{source}");
+    source
+}
+
+/// A value that one thread stores and others read after a barrier must not be `__restrict__`. One of the whole row is read by none.
+#[test]
+fn values_read_back_are_not_restrict() {
+    let mut p = Program::default();
+    let (a, mean) = (buffer(&mut p, &[4, 4096], Storage::Arena), buffer(&mut p, &[4], Storage::Arena));
+    let [less, out] = [0; 2].map(|_| buffer(&mut p, &[4, 4096], Storage::Arena));
+    let (row, at): (Shape, Shape) =
+        ([SymExpr::loop_var(0)].into_iter().collect(), (0..2).map(SymExpr::loop_var).collect());
+    let turned: Shape =
+        [SymExpr::loop_var(0), SymExpr::from_i64(4095) - SymExpr::loop_var(1)].into_iter().collect();
+
+    let (mut keep, mut subtract) = (BodyBuilder::new(), BodyBuilder::new());
+    let (total, x) = (keep.push(DType::F32, InstKind::Acc(AccId(0))), keep.load(a, DType::F32, at.clone()));
+    let y = keep.op(ScalarOp::Sub, &[x, total]);
+    store(&mut keep, less, at.clone(), y);
+    let (x, y) = (subtract.load(a, DType::F32, at.clone()), subtract.load(less, DType::F32, turned));
+    let y = subtract.op(ScalarOp::Sub, &[x, y]);
+    store(&mut subtract, out, at.clone(), y);
+    let source = of_rows(&p, a, (4096, keep), subtract);
     assert!(source.contains("float *b1,"), "{source}");
     assert!(source.contains("float *__restrict__ b2"), "{source}");
-    assert_eq!(source.matches("team_combine<SUM, 1024>").count(), 1, "{source}");
+
+    let (mut keep, mut subtract) = (BodyBuilder::new(), BodyBuilder::new());
+    let total = keep.push(DType::F32, InstKind::Acc(AccId(0)));
+    store(&mut keep, mean, row.clone(), total);
+    let (x, m) = (subtract.load(a, DType::F32, at.clone()), subtract.load(mean, DType::F32, row));
+    let y = subtract.op(ScalarOp::Sub, &[x, m]);
+    store(&mut subtract, out, at, y);
+    let source = of_rows(&p, a, (1, keep), subtract);
+    assert!(source.contains("if (rank == 0) b1[i0] ="), "{source}");
+    assert_eq!(source.matches("b1[").count(), 1, "{source}");
 }
 
 /// The program of a normalisation over all but the last dimension of `b0`, after a head that declares its buffers.

@@ -17,6 +17,7 @@ mod fused_launch;
 mod index_calls;
 mod index_operators;
 mod indices;
+mod long_rows;
 mod misuse;
 mod ordered;
 mod points;

@@ -119,6 +119,50 @@ template <int OP, int TEAM, class T> DEV Moments<T> team_combine(Moments<T> x, v
     return {n, mean, team_combine<OP, TEAM>(x.m2 + x.n * d * d, scratch), x.shift};
 }
 
+// exp(x) where it is a part of a sum: numbers below 2^-126 may be 0.
+DEV float part_exp(float x) { return exp2_flushed(x * 1.4426950408889634f); }
+DEV double part_exp(double x) { return exp(x); }
+
+// The larger number, of one number and NaN the number.
+DEV float larger(float a, float b) { return fmaxf(a, b); }
+DEV double larger(double a, double b) { return fmax(a, b); }
+
+// The largest of some numbers, and the sum of exp(x - base) over them, where `base` is the largest number, or 0 where that is
+// infinite. A NaN among the numbers makes the sum NaN and nothing else.
+template <class T> struct Peak {
+    T most, sum;
+    static MEMBER T base(T most) { return most - most == 0 ? most : (T)0; }
+    template <int N> MEMBER void add(const T (&x)[N]) {
+        T top = most, more = 0;
+        #pragma unroll
+        for (int n = 0; n < N; ++n) top = larger(top, x[n]);
+        const T from = base(top);
+        #pragma unroll
+        for (int n = 0; n < N; ++n) more = more + part_exp(x[n] - from);
+        sum = sum * part_exp(most - from) + more;
+        most = top;
+    }
+    MEMBER void add(T x) {
+        const T one[1] = {x};
+        add(one);
+    }
+    MEMBER T largest() const { return sum != sum ? sum : most; }
+    // The sum of exp(x - most), which is NaN where the largest number is infinite.
+    MEMBER T defined_sum() const { return most - most == 0 ? sum : most - most; }
+};
+
+// Merges two sets. Other reductions do without this text, so its names are its own.
+template <int OP, class T> DEV Peak<T> combine_peaks(Peak<T> a, Peak<T> b) {
+    const T top = larger(a.most, b.most), from = Peak<T>::base(top);
+    return {top, a.sum * part_exp(a.most - from) + b.sum * part_exp(b.most - from)};
+}
+
+// The peak of a team's threads, in each of them: first the largest number, then the sum.
+template <int OP, int TEAM, class T> DEV Peak<T> team_combine_peaks(Peak<T> x, void *scratch) {
+    const T top = team_combine<MAX, TEAM>(x.most, scratch);
+    return {top, team_combine<SUM, TEAM>(x.sum * part_exp(x.most - Peak<T>::base(top)), scratch)};
+}
+
 // Adds a number of each lane to a place of a table in shared memory; lanes whose place is -1 have none. While more than two lanes
 // have the same place, these are added up first: additions to one place wait for each other.
 template <class T> DEV void table_add(T *table, int place, T x) {

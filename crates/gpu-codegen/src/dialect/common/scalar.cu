@@ -64,12 +64,24 @@ DEV float op_min(float a, float b) { return a != a ? a : (b != b ? b : fminf(a, 
 DEV double op_max(double a, double b) { return a != a ? a : (b != b ? b : fmax(a, b)); }
 DEV double op_min(double a, double b) { return a != a ? a : (b != b ? b : fmin(a, b)); }
 
-// `x / c` for a constant whose reciprocal, rounded to `float`, is `r`: a quotient, corrected by its remainder (Markstein's
-// theorem), without branches and without a slow path for zeros. There is no correction where the remainder is 0 or, for
-// infinities, NaN. Quotients below 2^-100 may be off in their last place.
+// `x / c` for a number whose reciprocal, rounded to `float`, is `r`: a quotient, corrected by its remainder (Markstein's theorem),
+// without branches and without a slow path for zeros. Quotients that are 0, infinite or NaN need no correction. Ones below 2^-100 may
+// be off in their last place.
 DEV float divided_by(float x, float c, float r) {
-    const float q = x * r, rest = fmaf(-q, c, x);
-    return fabsf(rest) > 0.0f ? fmaf(rest, r, q) : q;
+    const float q = x * r, corrected = fmaf(fmaf(-q, c, x), r, q), size = fabsf(q);
+    return size > 0.0f && size <= 3.402823466e38f ? corrected : q;
+}
+
+// A number that many are divided by.
+struct Divisor {
+    float c, r, scale;
+    MEMBER float of(float x) const { return divided_by(x * scale, c, r); }
+};
+
+// The reciprocal of a subnormal number could be infinite: both operands are multiplied by 2^64.
+DEV Divisor divisor(float c) {
+    const float scale = fabsf(c) < 1e-30f ? 1.8446744e19f : 1.0f;
+    return {c * scale, 1.0f / (c * scale), scale};
 }
 
 DEV i64 int_div(i64 a, i64 b) { return b == 0 ? 0 : (b == -1 ? (i64)(0ULL - (u64)a) : a / b); }
