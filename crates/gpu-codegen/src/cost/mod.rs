@@ -68,7 +68,7 @@ pub struct Speeds {
 #[derive(Clone, Debug, PartialEq)]
 struct Kind {
     name: String,
-    /// The natural logarithm of the factor by which nine of ten predictions are off at most.
+    /// The natural logarithm of the factor by which 19 of 20 predictions are off at most.
     error: f64,
     /// Seconds for each unit of a term.
     seconds: [f64; TERMS.len()],
@@ -90,7 +90,7 @@ pub struct Model {
 pub struct Prediction {
     /// Seconds.
     pub seconds: f64,
-    /// The natural logarithm of the factor by which nine of ten predictions of the kind are off at most.
+    /// The natural logarithm of the factor by which 19 of 20 predictions of the kind are off at most.
     pub error: f64,
 }
 
