@@ -39,10 +39,16 @@ def compiler(options: Options, kind: str) -> Callable:
         constants = static_names(gm, kind) if options.freeze else set()
         if kind == "backward":
             layouts.follow(gm, example_inputs)
+        eager = {node: node.meta["val"] for node in gm.graph.nodes if "val" in node.meta}
         strides = layouts.keep_channels_last(gm) if kind == "forward" else []
-        compiled = fallback.compiled(gm, options, constants)
+        recipe, call = fallback.compiled(gm, options, constants)
+        if strides and recipe is None:
+            # torch runs parts of it, whose results have its own strides.
+            for node, value in eager.items():
+                node.meta["val"] = value
+            return fallback.compiled(gm, options, constants)
         layouts.tell(strides)
-        return compiled
+        return recipe, call
 
     return compile_graph
 

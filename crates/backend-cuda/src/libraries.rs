@@ -31,13 +31,14 @@ impl Library {
             Library::Nccl => "NCCL (libnccl)",
         }
     }
-    /// File names, newest first.
+    /// File names, newest first. cuDNN's in the order in which the bindings open them: on a machine with two of them the parts of
+    /// one would not load beside the other's.
     fn files(self) -> &'static [&'static str] {
         match self {
             Library::Driver => &["libcuda.so.1", "libcuda.so"],
             Library::Nvrtc => &["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"],
             Library::Blas => &["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"],
-            Library::Dnn => &["libcudnn.so.9", "libcudnn.so"],
+            Library::Dnn => &["libcudnn.so", "libcudnn.so.9"],
             Library::Nccl => &["libnccl.so.2", "libnccl.so"],
         }
     }
@@ -102,14 +103,26 @@ fn companions(library: Library, path: &Path) {
 /// itself, or reports why not.
 pub(crate) fn load_engines() {
     let _span = tracing::debug_span!(target: "kernel", "load engines of cuDNN").entered();
-    let Ok(path) = find(Library::Dnn) else { return };
+    if find(Library::Dnn).is_err() {
+        return;
+    }
+    let Some(whole) = mapped("libcudnn.so") else { return };
     for name in ["libcudnn_graph.so.9", "libcudnn_engines_precompiled.so.9"] {
-        let part = path.with_file_name(name);
+        let part = whole.with_file_name(name);
         // SAFETY: the libraries of CUDA only initialize themselves when loaded.
         if let Ok(loaded) = unsafe { libloading::Library::new(part) } {
             std::mem::forget(loaded);
         }
     }
+}
+
+/// The file of a library that this process has loaded, by the beginning of the file's name: where the system's loader found it. `None`
+/// where the system does not tell.
+fn mapped(name: &str) -> Option<PathBuf> {
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    let files = maps.lines().filter_map(|line| line.find('/').map(|at| Path::new(&line[at..])));
+    let named = |file: &&Path| file.file_name().is_some_and(|n| n.to_string_lossy().starts_with(name));
+    files.into_iter().find(named).map(Path::to_owned)
 }
 
 /// Loads a library for the life of the process, and returns its path.
@@ -137,4 +150,20 @@ fn load(library: Library) -> Result<PathBuf, GpuError> {
 pub fn locate(library: Library) -> Result<PathBuf, GpuError> {
     static FOUND: [OnceLock<Result<PathBuf, GpuError>>; 5] = [const { OnceLock::new() }; 5];
     FOUND[library as usize].get_or_init(|| library.sought().locate(&[], folders())).clone()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::mapped;
+
+    #[test]
+    fn the_file_of_a_loaded_library() {
+        if !std::path::Path::new("/proc/self/maps").exists() {
+            return;
+        }
+        let own = std::env::current_exe().expect("a test is a file");
+        let name = own.file_name().expect("a file has a name").to_string_lossy();
+        assert_eq!(mapped(&name).as_deref(), Some(own.as_path()));
+        assert_eq!(mapped("libthat_nobody_has.so"), None);
+    }
 }
