@@ -1,11 +1,13 @@
 //! Compiled modules and the launch of their kernels: the host's side of `emulation/launch.h`.
 
-use std::path::Path;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, Weak};
 
 use gpu_runtime::{Arguments, Grid, Map};
 
 use crate::EmulatorError;
+use crate::driver::locked;
 
 /// Maximum number of threads per block, as on devices.
 const MAX_THREADS: u32 = 1024;
@@ -32,22 +34,37 @@ struct Request {
 
 type Entry = unsafe extern "C" fn(*mut Request);
 
-/// A loaded module.
+/// A loaded module. Its shared memory and its scheduler are static, so that one launch of it runs at a time.
 pub(crate) struct Library {
     entry: Entry,
+    running: Mutex<()>,
     // Keeps the code behind `entry` loaded.
     _library: libloading::Library,
 }
 
 impl Library {
+    /// Loads a module; one that is loaded already is the same, since the system would load it into the same memory.
     pub(crate) fn open(path: &Path) -> Result<Arc<Library>, EmulatorError> {
+        static OPEN: Mutex<Option<HashMap<PathBuf, Weak<Library>>>> = Mutex::new(None);
+        let mut open = locked(&OPEN);
+        let open = open.get_or_insert_default();
+        if let Some(library) = open.get(path).and_then(Weak::upgrade) {
+            return Ok(library);
+        }
+        let library = Library::load(path)?;
+        open.retain(|_, library| library.strong_count() > 0);
+        open.insert(path.to_owned(), Arc::downgrade(&library));
+        Ok(library)
+    }
+
+    fn load(path: &Path) -> Result<Arc<Library>, EmulatorError> {
         let failed =
             |e: libloading::Error| EmulatorError::System { what: format!("{}: {e}", path.display()) };
         // SAFETY: this crate built the library, and loading it runs no code.
         let library = unsafe { libloading::Library::new(path) }.map_err(failed)?;
         // SAFETY: `ffx_launch` has this type in the text that `compiler` writes.
         let entry = unsafe { *library.get::<Entry>(b"ffx_launch\0").map_err(failed)? };
-        Ok(Arc::new(Library { entry, _library: library }))
+        Ok(Arc::new(Library { entry, running: Mutex::new(()), _library: library }))
     }
 }
 
@@ -104,13 +121,21 @@ impl Tensor {
     }
 }
 
-/// The stacks of the fibers. One launch runs at a time, since shared memory is static in the libraries.
+/// The stacks of the fibers of one launch at a time.
 struct Stacks(Vec<u64>);
 
-fn stacks() -> &'static Mutex<Stacks> {
-    static STACKS: OnceLock<Mutex<Stacks>> = OnceLock::new();
-    // The system maps zeroed memory of this size page by page, as it is touched.
-    STACKS.get_or_init(|| Mutex::new(Stacks(vec![0; MAX_THREADS as usize * STACK / 8])))
+/// The stacks that no launch uses: as many as have ever run at once.
+static STACKS: Mutex<Vec<Stacks>> = Mutex::new(Vec::new());
+
+impl Stacks {
+    fn take() -> Stacks {
+        // The system maps zeroed memory of this size page by page, as it is touched.
+        locked(&STACKS).pop().unwrap_or_else(|| Stacks(vec![0; MAX_THREADS as usize * STACK / 8]))
+    }
+
+    fn give_back(self) {
+        locked(&STACKS).push(self);
+    }
 }
 
 /// Runs a launch to its end; `backward`: from the last block and thread to the first.
@@ -140,7 +165,8 @@ pub(crate) unsafe fn run(
     for (map, tensor) in arguments.maps.iter().zip(&tensors) {
         words[map.param] = std::ptr::from_ref(tensor) as u64;
     }
-    let mut stacks = stacks().lock().unwrap_or_else(PoisonError::into_inner);
+    let running = locked(&function.library.running);
+    let mut stacks = Stacks::take();
     // The dialect requires an alignment of 1024 bytes.
     let mut dynamic = vec![[0u64; 128]; grid.shared as usize / 1024 + 2];
     let aligned = dynamic.as_mut_ptr().cast::<u8>();
@@ -161,9 +187,11 @@ pub(crate) unsafe fn run(
         backward: u32::from(backward),
         message: [0; 236],
     };
-    // SAFETY: the request has the layout that the library reads. Stacks and shared memory have the stated sizes and are
-    // used by this launch alone while the lock is held. The caller guarantees the arguments and their memory.
+    // SAFETY: the request has the layout that the library reads. Stacks and dynamic shared memory have the stated sizes and are
+    // this launch's alone; what is static is its own while the lock is held. The caller guarantees the arguments and their memory.
     unsafe { (function.library.entry)(&mut request) };
+    drop(running);
+    stacks.give_back();
     answer(function, &request)
 }
 

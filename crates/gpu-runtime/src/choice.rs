@@ -16,6 +16,9 @@ const WORTH_ASKING: f64 = 0.1;
 /// Of candidates that are predicted to take this much more than the first, as a share of the time, one is timed in
 /// `reduce-overhead`: the model is off by as much where it compares candidates of one step.
 const CLOSE: f64 = 0.15;
+/// The same of a library's candidate beside generated ones, or the other way round: a library's algorithms depend on its version, and
+/// one is much slower than predicted where it copies operands into another layout.
+const OTHER_ORIGIN: f64 = 0.5;
 /// How many candidates of a step are timed at most, the first included.
 const MOST_TIMED: usize = 3;
 
@@ -133,11 +136,8 @@ impl<'a> Predicted<'a> {
         let Some(library) = self.library(1) else { return true };
         let share = match mode {
             Mode::Default => 1.0 - WORTH_ASKING,
-            Mode::ReduceOverhead => 1.0 + CLOSE,
-            Mode::MaxAutotune | Mode::MaxAutotuneNoCudagraphs => {
-                let generated = self.work.generated().iter().map(|(_, work)| self.model.predict(work));
-                return may_win(&generated.chain([Some(library)]).collect::<Vec<_>>()).pop() == Some(true);
-            }
+            Mode::ReduceOverhead => 1.0 + OTHER_ORIGIN,
+            Mode::MaxAutotune | Mode::MaxAutotuneNoCudagraphs => return true,
         };
         library.seconds < share * self.quickest_generated()
     }
@@ -145,7 +145,7 @@ impl<'a> Predicted<'a> {
     /// Whether a library has offered a candidate that no generated one comes close to, so that no text need be generated.
     pub(crate) fn is_settled(&self, offered: &[Candidate]) -> bool {
         let times = offered.iter().filter_map(|c| self.of_candidate(c)).map(|p| p.seconds);
-        times.fold(f64::INFINITY, f64::min) * (1.0 + CLOSE) < self.quickest_generated()
+        times.fold(f64::INFINITY, f64::min) * (1.0 + OTHER_ORIGIN) < self.quickest_generated()
     }
 
     /// Puts candidates in the order of their predicted times; those of no predicted time are last. Of a library's algorithms,
@@ -163,28 +163,42 @@ impl<'a> Predicted<'a> {
         timed
     }
 
-    /// Those of a search's candidates that may be the quickest, in their order.
+    /// Those of a search's candidates that may be the quickest, in their order: generated ones that the model excludes are left
+    /// out. Libraries neither are nor exclude any, since the model has seen one version of them, and of each the first algorithms.
     pub(crate) fn possible(&self, mut candidates: Vec<Candidate>) -> Choices {
-        let times: Vec<Option<Prediction>> = candidates.iter().map(|c| self.of_candidate(c)).collect();
+        let generated =
+            |c: &Candidate| if c.is_library() { None } else { self.generated(&c.name) };
+        let times: Vec<Option<Prediction>> = candidates.iter().map(generated).collect();
         let (all, mut possible) = (candidates.len(), may_win(&times).into_iter());
         candidates.retain(|_| possible.next() == Some(true));
         Choices { left_out: all - candidates.len(), candidates, ..Choices::default() }
     }
 }
 
-/// How many of the candidates, which are in order, a mode keeps: those that it times.
-pub(crate) fn kept(ordered: &[(f64, Candidate)], mode: Mode) -> usize {
-    let Some((least, _)) = ordered.first() else { return 0 };
-    if mode != Mode::ReduceOverhead {
-        return 1;
-    }
-    let others = ordered.iter().skip(1).take_while(|(time, _)| *time <= (1.0 + CLOSE) * least).count();
-    (1 + others).min(MOST_TIMED)
+/// Of the candidates, which are in order, those that a mode times, or the first.
+pub(crate) fn kept(ordered: Vec<(f64, Candidate)>, mode: Mode) -> Vec<Candidate> {
+    let Some((least, origin)) = ordered.first().map(|(time, c)| (*time, c.is_library())) else {
+        return Vec::new();
+    };
+    let share = |c: &Candidate| if c.is_library() == origin { CLOSE } else { OTHER_ORIGIN };
+    let most = if mode == Mode::ReduceOverhead { MOST_TIMED } else { 1 };
+    let close = ordered.into_iter().filter(|(time, c)| *time <= (1.0 + share(c)) * least);
+    close.take(most).map(|(_, candidate)| candidate).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{GpuError, LibraryCall, Part, Work};
+
+    /// A library's call that is never made.
+    struct NoCall;
+
+    impl LibraryCall for NoCall {
+        unsafe fn run(&self, _: &Work<'_>) -> Result<(), GpuError> {
+            Ok(())
+        }
+    }
 
     fn candidates(times: &[f64]) -> Vec<(f64, Candidate)> {
         let named =
@@ -194,13 +208,26 @@ mod tests {
 
     #[test]
     fn those_close_to_the_first_are_timed_where_calls_are_recorded() {
-        let kept = |times: &[f64], mode| kept(&candidates(times), mode);
+        let kept = |times: &[f64], mode| kept(candidates(times), mode).len();
         assert_eq!(kept(&[], Mode::ReduceOverhead), 0);
         assert_eq!(kept(&[1.0], Mode::ReduceOverhead), 1);
         assert_eq!(kept(&[1.0, 1.05, 1.06, 1.07, 1.08], Mode::ReduceOverhead), MOST_TIMED);
         assert_eq!(kept(&[1.0, 1.3, 1.4], Mode::ReduceOverhead), 1);
         assert_eq!(kept(&[1.0, 1.05], Mode::Default), 1);
         assert_eq!(kept(&[1.0, f64::INFINITY], Mode::ReduceOverhead), 1);
+    }
+
+    #[test]
+    fn a_library_is_timed_beside_generated_candidates_from_further_off() {
+        let names = |library: usize, mode| -> Vec<String> {
+            let mut ordered = candidates(&[1.0, 1.1, 1.3, 1.4, 1.6]);
+            ordered[library].1.parts.push(Part::Library(Box::new(NoCall)));
+            kept(ordered, mode).into_iter().map(|c| c.name).collect()
+        };
+        assert_eq!(names(3, Mode::ReduceOverhead), ["0", "1", "3"]);
+        assert_eq!(names(4, Mode::ReduceOverhead), ["0", "1"]);
+        assert_eq!(names(0, Mode::ReduceOverhead), ["0", "1", "2"]);
+        assert_eq!(names(3, Mode::Default), ["0"]);
     }
 
     #[test]

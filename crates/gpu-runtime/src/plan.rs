@@ -361,8 +361,8 @@ impl<'a> Planner<'a> {
             all.extend(self.generated(step)?);
         }
         let ordered = predicted.order(all);
-        let (kept, seconds) = (kept(&ordered, self.mode), ordered.first().map_or(0.0, |(time, _)| *time));
-        let candidates = ordered.into_iter().take(kept).map(|(_, candidate)| candidate).collect();
+        let seconds = ordered.first().map_or(0.0, |(time, _)| *time);
+        let candidates = kept(ordered, self.mode);
         Ok(Choices { candidates, seconds, class: predicted.class().to_owned(), left_out: 0 })
     }
 

@@ -137,10 +137,13 @@ const WINDOWS: &[([i64; 6], Epilogue)] = &[
     ([4, 1280, 16, 1280, 3, 1], BiasResidualRelu),
 ];
 
-/// Products of random sizes.
+/// Products and convolutions of random sizes.
 const RANDOM: u64 = 110;
+const RANDOM_WINDOWS: u64 = 90;
 /// Multiply-adds of one at most: larger ones are all alike.
 const MOST: i64 = 3 << 35;
+/// Points of an image with its channels at most.
+const MOST_POINTS: i64 = 1 << 26;
 
 /// All cases.
 pub(super) fn cases() -> Vec<Case> {
@@ -152,11 +155,13 @@ pub(super) fn cases() -> Vec<Case> {
     // float32 of some, rounded and not.
     for dtype in &DTYPES[2..] {
         all.extend(NETWORKS.iter().step_by(5).map(|&(sizes, layout, e)| product(*dtype, sizes, layout, e)));
-        // Windows of one point are timed in one dtype alone.
-        let windows = WINDOWS.iter().filter(|([.., window, _], _)| *window > 1);
+        // Windows of one point are timed in tf32, which most run in, and seldom without it.
+        let windows = WINDOWS.iter().filter(|([.., window, _], _)| *window > 1 || dtype.1);
         all.extend(windows.map(|&(sizes, e)| convolution(*dtype, sizes, e)));
     }
     all.extend((0..RANDOM).map(random));
+    let mut names: std::collections::BTreeSet<String> = all.iter().map(|c| c.name.clone()).collect();
+    all.extend((0..RANDOM_WINDOWS).map(random_window).filter(|c| names.insert(c.name.clone())));
     all
 }
 
@@ -180,6 +185,30 @@ fn random(n: u64) -> Case {
     let epilogue = [Plain, Bias, BiasGelu, BiasResidualRelu][hashed(n, 7, 4) as usize];
     let dtype = [0, 0, 0, 0, 0, 0, 1, 2, 2, 3][hashed(n, 8, 10) as usize];
     product(DTYPES[dtype], sizes, layout, epilogue)
+}
+
+/// A convolution of random size: from 1 to 64 images of 7 to 112 points a side, 16 to 1024 channels that are whole in 8.
+fn random_window(n: u64) -> Case {
+    let spread = |salt: u64, least: f64, most: f64| {
+        (least * (most / least).powf(hashed(RANDOM + n, salt, 4096) as f64 / 4096.0)) as i64
+    };
+    let channels = |salt: u64| {
+        let whole = [64, 64, 8][hashed(RANDOM + n, salt + 1, 3) as usize];
+        (spread(salt, 16.0, 1024.0) / whole * whole).max(16)
+    };
+    let (batch, size) = (spread(0, 1.0, 80.0), spread(1, 7.0, 120.0));
+    let mut sizes = [batch, channels(2), size, channels(4), 1, 1];
+    (sizes[4], sizes[5]) =
+        [(1, 1), (1, 1), (1, 1), (1, 2), (3, 1), (3, 1), (3, 2), (5, 1)][hashed(RANDOM + n, 6, 8) as usize];
+    let work = |s: &[i64; 6]| s[0] * s[1] * s[2] * s[2] * s[3] * s[4] * s[4] / (s[5] * s[5]);
+    let points = |s: &[i64; 6]| s[0] * s[2] * s[2] * s[1].max(s[3]);
+    while work(&sizes) > MOST || points(&sizes) > MOST_POINTS {
+        (sizes[0], sizes[2]) = ((sizes[0] / 2).max(1), if sizes[0] == 1 { sizes[2] / 2 } else { sizes[2] });
+    }
+    let epilogue = [Plain, Bias, Bias, BiasGelu, BiasResidualRelu, BiasResidualRelu]
+        [hashed(RANDOM + n, 7, 6) as usize];
+    let dtype = [0, 0, 0, 0, 1, 2, 2, 2, 2, 3][hashed(RANDOM + n, 8, 10) as usize];
+    convolution(DTYPES[dtype], sizes, epilogue)
 }
 
 /// The lines of an epilogue over `%y`, whose dtype and sizes are `meta`; the last value is `%z`. `bias` is the shape of a

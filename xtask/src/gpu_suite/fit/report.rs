@@ -24,7 +24,8 @@ pub(super) struct Known {
     pub(super) name: String,
     /// The candidates that modes without a search may choose, with their work where the step has such.
     times: Vec<(Time, Option<Work>)>,
-    /// The seconds of all that a search times, a library's other algorithms included, with their work where the step has such.
+    /// The seconds of all that a search times, a library's other algorithms included, with the work of generated kernels where
+    /// the step has such.
     searched: Vec<(f64, Option<Work>)>,
     /// The best of these.
     best: f64,
@@ -50,7 +51,9 @@ pub(super) fn known(table: &Table, cases: &[Case]) -> Result<Vec<Known>> {
             None => Some((t.clone(), None)),
         });
         let times: Vec<(Time, Option<Work>)> = times.collect();
-        let searched = timed.times.iter().map(|t| (1e-6 * t.us, work.as_ref().and_then(|work| of(work, t))));
+        // As the runtime does, a search neither leaves out a library's algorithms nor others because of them.
+        let generated = |t: &Time| if t.library { None } else { of(work.as_ref()?, t) };
+        let searched = timed.times.iter().map(|t| (1e-6 * t.us, generated(t)));
         let searched: Vec<(f64, Option<Work>)> = searched.collect();
         let best = searched.iter().map(|(seconds, _)| *seconds).fold(f64::INFINITY, f64::min);
         let rule = by_rule(&program, step, &target, &times)?;
