@@ -10,15 +10,14 @@ use rustc_hash::FxHashMap;
 
 use crate::{Candidate, Mode};
 
-/// What a library must be predicted to save before mode `default` asks it, as a share of the time: its first answer takes
-/// a tenth of a second.
-const WORTH_ASKING: f64 = 0.1;
 /// Of candidates that are predicted to take this much more than the first, as a share of the time, one is timed in
 /// `reduce-overhead`: the model is off by as much where it compares candidates of one step.
 const CLOSE: f64 = 0.15;
-/// The same of a library's candidate beside generated ones, or the other way round: a library's algorithms depend on its version, and
-/// one is much slower than predicted where it copies operands into another layout.
-const OTHER_ORIGIN: f64 = 0.5;
+/// The same between a library's candidate and generated ones: a library's algorithms depend on its version. Compiling takes most of a
+/// second, so that behind a library's candidate generated ones are timed only where the model is not [`SURE`] of the library.
+const LIBRARY_CLOSE: f64 = 0.5;
+/// The most that the model's predictions of a library's kind may be off (the logarithm of the factor, 19 times of 20).
+const SURE: f64 = 0.3;
 /// How many candidates of a step are timed at most, the first included.
 const MOST_TIMED: usize = 3;
 
@@ -135,17 +134,23 @@ impl<'a> Predicted<'a> {
     pub(crate) fn asks_library(&self, mode: Mode) -> bool {
         let Some(library) = self.library(1) else { return true };
         let share = match mode {
-            Mode::Default => 1.0 - WORTH_ASKING,
-            Mode::ReduceOverhead => 1.0 + OTHER_ORIGIN,
+            Mode::Default => 1.0,
+            Mode::ReduceOverhead => 1.0 + LIBRARY_CLOSE,
             Mode::MaxAutotune | Mode::MaxAutotuneNoCudagraphs => return true,
         };
         library.seconds < share * self.quickest_generated()
     }
 
-    /// Whether a library has offered a candidate that no generated one comes close to, so that no text need be generated.
-    pub(crate) fn is_settled(&self, offered: &[Candidate]) -> bool {
+    /// Whether the model knows well how long a library takes.
+    pub(crate) fn is_sure(&self) -> bool {
+        self.library(1).is_some_and(|p| p.error <= SURE)
+    }
+
+    /// Whether a library has offered a candidate beside which a mode times no generated one, so that no text need be generated.
+    pub(crate) fn is_settled(&self, offered: &[Candidate], mode: Mode) -> bool {
         let times = offered.iter().filter_map(|c| self.of_candidate(c)).map(|p| p.seconds);
-        times.fold(f64::INFINITY, f64::min) * (1.0 + OTHER_ORIGIN) < self.quickest_generated()
+        let close = if mode == Mode::ReduceOverhead && !self.is_sure() { LIBRARY_CLOSE } else { 0.0 };
+        times.fold(f64::INFINITY, f64::min) * (1.0 + close) <= self.quickest_generated()
     }
 
     /// Puts candidates in the order of their predicted times; those of no predicted time are last. Of a library's algorithms,
@@ -166,8 +171,7 @@ impl<'a> Predicted<'a> {
     /// Those of a search's candidates that may be the quickest, in their order: generated ones that the model excludes are left
     /// out. Libraries neither are nor exclude any, since the model has seen one version of them, and of each the first algorithms.
     pub(crate) fn possible(&self, mut candidates: Vec<Candidate>) -> Choices {
-        let generated =
-            |c: &Candidate| if c.is_library() { None } else { self.generated(&c.name) };
+        let generated = |c: &Candidate| if c.is_library() { None } else { self.generated(&c.name) };
         let times: Vec<Option<Prediction>> = candidates.iter().map(generated).collect();
         let (all, mut possible) = (candidates.len(), may_win(&times).into_iter());
         candidates.retain(|_| possible.next() == Some(true));
@@ -175,13 +179,13 @@ impl<'a> Predicted<'a> {
     }
 }
 
-/// Of the candidates, which are in order, those that a mode times, or the first.
-pub(crate) fn kept(ordered: Vec<(f64, Candidate)>, mode: Mode) -> Vec<Candidate> {
-    let Some((least, origin)) = ordered.first().map(|(time, c)| (*time, c.is_library())) else {
+/// Of the candidates, which are in order, those that a mode times, or the first. `sure` is [`Predicted::is_sure`].
+pub(crate) fn kept(ordered: Vec<(f64, Candidate)>, sure: bool, mode: Mode) -> Vec<Candidate> {
+    let Some((least, of_library)) = ordered.first().map(|(time, c)| (*time, c.is_library())) else {
         return Vec::new();
     };
-    let share = |c: &Candidate| if c.is_library() == origin { CLOSE } else { OTHER_ORIGIN };
-    let most = if mode == Mode::ReduceOverhead { MOST_TIMED } else { 1 };
+    let share = |c: &Candidate| if c.is_library() == of_library { CLOSE } else { LIBRARY_CLOSE };
+    let most = if mode == Mode::ReduceOverhead && !(of_library && sure) { MOST_TIMED } else { 1 };
     let close = ordered.into_iter().filter(|(time, c)| *time <= (1.0 + share(c)) * least);
     close.take(most).map(|(_, candidate)| candidate).collect()
 }
@@ -208,7 +212,7 @@ mod tests {
 
     #[test]
     fn those_close_to_the_first_are_timed_where_calls_are_recorded() {
-        let kept = |times: &[f64], mode| kept(candidates(times), mode).len();
+        let kept = |times: &[f64], mode| kept(candidates(times), true, mode).len();
         assert_eq!(kept(&[], Mode::ReduceOverhead), 0);
         assert_eq!(kept(&[1.0], Mode::ReduceOverhead), 1);
         assert_eq!(kept(&[1.0, 1.05, 1.06, 1.07, 1.08], Mode::ReduceOverhead), MOST_TIMED);
@@ -219,15 +223,18 @@ mod tests {
 
     #[test]
     fn a_library_is_timed_beside_generated_candidates_from_further_off() {
-        let names = |library: usize, mode| -> Vec<String> {
+        let names = |library: usize, sure, mode| -> Vec<String> {
             let mut ordered = candidates(&[1.0, 1.1, 1.3, 1.4, 1.6]);
             ordered[library].1.parts.push(Part::Library(Box::new(NoCall)));
-            kept(ordered, mode).into_iter().map(|c| c.name).collect()
+            kept(ordered, sure, mode).into_iter().map(|c| c.name).collect()
         };
-        assert_eq!(names(3, Mode::ReduceOverhead), ["0", "1", "3"]);
-        assert_eq!(names(4, Mode::ReduceOverhead), ["0", "1"]);
-        assert_eq!(names(0, Mode::ReduceOverhead), ["0", "1", "2"]);
-        assert_eq!(names(3, Mode::Default), ["0"]);
+        assert_eq!(names(3, true, Mode::ReduceOverhead), ["0", "1", "3"]);
+        assert_eq!(names(4, true, Mode::ReduceOverhead), ["0", "1"]);
+        assert_eq!(names(3, true, Mode::Default), ["0"]);
+        // Behind a library's the others are compiled only where its time is not known well.
+        assert_eq!(names(0, true, Mode::ReduceOverhead), ["0"]);
+        assert_eq!(names(0, false, Mode::ReduceOverhead), ["0", "1", "2"]);
+        assert_eq!(names(0, false, Mode::Default), ["0"]);
     }
 
     #[test]

@@ -357,12 +357,12 @@ impl<'a> Planner<'a> {
     /// The candidates of a step by the cost model, of which those behind the first are close to it.
     fn by_costs(&self, step: &Step, predicted: &Predicted<'_>) -> Result<Choices, GpuError> {
         let mut all = if predicted.asks_library(self.mode) { (self.library)(step) } else { Vec::new() };
-        if !predicted.is_settled(&all) {
+        if !predicted.is_settled(&all, self.mode) {
             all.extend(self.generated(step)?);
         }
         let ordered = predicted.order(all);
         let seconds = ordered.first().map_or(0.0, |(time, _)| *time);
-        let candidates = kept(ordered, self.mode);
+        let candidates = kept(ordered, predicted.is_sure(), self.mode);
         Ok(Choices { candidates, seconds, class: predicted.class().to_owned(), left_out: 0 })
     }
 

@@ -210,7 +210,8 @@ impl Hash for Costs {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.0.architecture.hash(state);
         self.0.speeds.hash(state);
-        self.0.kinds.iter().flat_map(|k| k.seconds).for_each(|s| s.to_bits().hash(state));
+        let numbers = self.0.kinds.iter().flat_map(|k| k.seconds.into_iter().chain([k.error]));
+        numbers.for_each(|number| number.to_bits().hash(state));
     }
 }
 

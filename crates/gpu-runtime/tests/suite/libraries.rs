@@ -124,8 +124,7 @@ fn large_or_wide_or_grouped_or_other_architectures_ask() {
     }
 }
 
-/// A made-up cost model in which every kernel of a kind takes as many microseconds, whatever it does; it is off by a factor of
-/// e to the 0.2 at most.
+/// A made-up cost model in which every kernel of a kind takes as many microseconds, whatever it does.
 fn costs(kinds: &[(&str, f64)]) -> Option<Costs> {
     let mut text = "ferroflux costs 1\narchitecture sm_90\n".to_owned();
     for (kind, us) in kinds {
@@ -136,18 +135,15 @@ fn costs(kinds: &[(&str, f64)]) -> Option<Costs> {
 }
 
 #[test]
-fn a_cost_model_says_whether_a_library_is_worth_asking() {
+fn a_cost_model_says_whether_a_library_is_asked_without_a_search() {
     let small = product(DType::BF16, [192, 768, 768]);
     let large = product(DType::BF16, [2048, 4096, 1024]);
     for (library, expected) in [
-        (9.0, [true, true, true, true]),
-        // The first answer of a library takes more than a twentieth of a product is worth.
-        (19.0, [false, true, true, true]),
+        (19.0, [true; 4]),
         // Close enough to be timed.
-        (22.0, [false, true, true, true]),
-        // By the errors of both predictions, e to the 0.28, it may be the quickest.
-        (24.0, [false, false, true, true]),
-        (27.0, [false; 4]),
+        (29.0, [false, true, true, true]),
+        // A search neither trusts the model with libraries nor saves much by leaving one out.
+        (31.0, [false, false, true, true]),
     ] {
         let generated = [("mma", 40.0), ("wgmma", 20.0), ("wgmma_persistent", 20.0)];
         let costs = costs(&[&generated[..], &[("library", library)]].concat());

@@ -205,8 +205,8 @@ fn random_window(n: u64) -> Case {
     while work(&sizes) > MOST || points(&sizes) > MOST_POINTS {
         (sizes[0], sizes[2]) = ((sizes[0] / 2).max(1), if sizes[0] == 1 { sizes[2] / 2 } else { sizes[2] });
     }
-    let epilogue = [Plain, Bias, Bias, BiasGelu, BiasResidualRelu, BiasResidualRelu]
-        [hashed(RANDOM + n, 7, 6) as usize];
+    let epilogue =
+        [Plain, Bias, Bias, BiasGelu, BiasResidualRelu, BiasResidualRelu][hashed(RANDOM + n, 7, 6) as usize];
     let dtype = [0, 0, 0, 0, 1, 2, 2, 2, 2, 3][hashed(RANDOM + n, 8, 10) as usize];
     convolution(DTYPES[dtype], sizes, epilogue)
 }
