@@ -149,8 +149,8 @@ impl<'a> Predicted<'a> {
     /// Whether a library has offered a candidate beside which a mode times no generated one, so that no text need be generated.
     pub(crate) fn is_settled(&self, offered: &[Candidate], mode: Mode) -> bool {
         let times = offered.iter().filter_map(|c| self.of_candidate(c)).map(|p| p.seconds);
-        let close = if mode == Mode::ReduceOverhead && !self.is_sure() { LIBRARY_CLOSE } else { 0.0 };
-        times.fold(f64::INFINITY, f64::min) * (1.0 + close) <= self.quickest_generated()
+        let alone = mode != Mode::ReduceOverhead || self.is_sure();
+        alone && times.fold(f64::INFINITY, f64::min) <= self.quickest_generated()
     }
 
     /// Puts candidates in the order of their predicted times; those of no predicted time are last. Of a library's algorithms,
@@ -184,9 +184,15 @@ pub(crate) fn kept(ordered: Vec<(f64, Candidate)>, sure: bool, mode: Mode) -> Ve
     let Some((least, of_library)) = ordered.first().map(|(time, c)| (*time, c.is_library())) else {
         return Vec::new();
     };
-    let share = |c: &Candidate| if c.is_library() == of_library { CLOSE } else { LIBRARY_CLOSE };
     let most = if mode == Mode::ReduceOverhead && !(of_library && sure) { MOST_TIMED } else { 1 };
-    let close = ordered.into_iter().filter(|(time, c)| *time <= (1.0 + share(c)) * least);
+    let mut others = 0;
+    let close = ordered.into_iter().filter(|(time, c)| {
+        let other = c.is_library() != of_library;
+        others += usize::from(other);
+        // The first behind a library's that is not known well, however slow it is said to be.
+        other && of_library && others == 1
+            || *time <= (1.0 + if other { LIBRARY_CLOSE } else { CLOSE }) * least
+    });
     close.take(most).map(|(_, candidate)| candidate).collect()
 }
 
@@ -234,6 +240,9 @@ mod tests {
         // Behind a library's the others are compiled only where its time is not known well.
         assert_eq!(names(0, true, Mode::ReduceOverhead), ["0"]);
         assert_eq!(names(0, false, Mode::ReduceOverhead), ["0", "1", "2"]);
+        let mut ordered = candidates(&[1.0, 3.0, 3.1]);
+        ordered[0].1.parts.push(Part::Library(Box::new(NoCall)));
+        assert_eq!(kept(ordered, false, Mode::ReduceOverhead).len(), 2);
         assert_eq!(names(0, false, Mode::Default), ["0"]);
     }
 

@@ -69,10 +69,16 @@ fn key<D: Driver>(driver: &D, class: &str, target: &Target, among: Among) -> Str
     )
 }
 
-/// The choice that a mode may take: one of all candidates, or in modes without a search also one of few.
+/// The choice that a mode takes instead of its own: that of a search, and where nothing is timed also one of few. What a mode finds
+/// itself it keeps by the exact texts of the candidates (`autotune`): without those that lost, a program's modules would be other
+/// texts at its next compilation, and the code cache would know none of them.
 pub(crate) fn load<D: Driver>(driver: &D, class: &str, target: &Target, mode: Mode) -> Option<Found> {
-    let of = |among| driver.load_cached(&key(driver, class, target, among));
-    let text = of(Among::All).or_else(|| if mode.searches() { None } else { of(Among::Few) })?;
+    let among: &[Among] = match mode {
+        Mode::Default => &[Among::All, Among::Few],
+        Mode::ReduceOverhead => &[Among::All],
+        Mode::MaxAutotune | Mode::MaxAutotuneNoCudagraphs => &[],
+    };
+    let text = among.iter().find_map(|among| driver.load_cached(&key(driver, class, target, *among)))?;
     Found::parse(&text)
 }
 

@@ -159,7 +159,8 @@ impl<'a> Planner<'a> {
         let mut candidates: Vec<_> = list.into_par_iter().map(|step| self.candidates(step)).collect();
         match self.mode.searches() {
             true => log_left_out(&self.program.name, candidates.iter().flatten()),
-            false => within_budget(candidates.iter_mut().flatten(), rayon::current_num_threads()),
+            // A few more than there are to compile at once anyway.
+            false => within_budget(candidates.iter_mut().flatten(), rayon::current_num_threads() / 2),
         }
         self.candidates = candidates.into();
     }
