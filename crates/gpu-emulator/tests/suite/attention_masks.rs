@@ -145,9 +145,9 @@ const WGMMA: [&str; 2] = ["wgmma_64x", "wgmma_128x"];
 fn windows_are_computed() {
     let Some(emulator) = emulator() else { return };
     let mut c = Case::new("a window, heads of keys shared");
-    masked(&mut c, BF16, [1, 4, 2], [200, 530, 64, 64], |m| m.window(Some(70)));
-    masked(&mut c, F16, [1, 2, 1], [200, 530, 128, 128], |m| m.window(Some(70)));
-    assert_not_written(&mut c, [200, 530]);
+    masked(&mut c, BF16, [1, 4, 2], [200, 340, 64, 64], |m| m.window(Some(70)));
+    masked(&mut c, F16, [1, 2, 1], [200, 340, 128, 128], |m| m.window(Some(70)));
+    assert_not_written(&mut c, [200, 340]);
     c.check_candidates(&emulator, &WGMMA);
     let mut c = Case::new("short");
     masked(&mut c, BF16, [1, 2, 1], [40, 70, 64, 64], |m| m.window(Some(20)));
@@ -164,18 +164,18 @@ fn documents_and_padding_are_computed() {
         m.op("and", &[same.into(), causal.into()])
     };
     let mut c = Case::new("documents");
-    masked(&mut c, BF16, [2, 2, 1], [530, 530, 64, 64], |m| m.documents());
-    masked(&mut c, BF16, [2, 2, 2], [300, 530, 64, 32], both);
-    assert_not_written(&mut c, [530, 530]);
-    assert_not_written(&mut c, [300, 530]);
+    masked(&mut c, BF16, [2, 2, 1], [340, 340, 64, 64], |m| m.documents());
+    masked(&mut c, BF16, [2, 2, 2], [260, 340, 64, 32], both);
+    assert_not_written(&mut c, [340, 340]);
+    assert_not_written(&mut c, [260, 340]);
     c.check_candidates(&emulator, &WGMMA);
     let mut c = Case::new("padding");
-    masked(&mut c, BF16, [2, 2, 1], [200, 530, 64, 64], |m| m.real());
-    masked(&mut c, F16, [2, 2, 2], [200, 530, 32, 96], |m| {
+    masked(&mut c, BF16, [2, 2, 1], [200, 340, 64, 64], |m| m.real());
+    masked(&mut c, F16, [2, 2, 2], [200, 340, 32, 96], |m| {
         let (real, causal) = (m.real(), m.window(None));
         m.op("and", &[real.into(), causal.into()])
     });
-    assert_not_written(&mut c, [200, 530]);
+    assert_not_written(&mut c, [200, 340]);
     c.check_candidates(&emulator, &WGMMA);
     let mut c = Case::new("one query");
     masked(&mut c, BF16, [2, 4, 2], [1, 130, 64, 64], |m| m.real());
@@ -190,11 +190,11 @@ fn numbers_are_computed() {
     assert_not_written(&mut c, [130, 150]);
     c.check_candidates(&emulator, &["wgmma_64x", "flash", "simple"]);
     let mut c = Case::new("minus infinity");
-    masked(&mut c, F16, [1, 2, 1], [200, 530, 64, 64], |m| {
+    masked(&mut c, F16, [1, 2, 1], [200, 340, 64, 64], |m| {
         let shown = m.window(Some(90));
         m.numbers(shown, F16)
     });
-    assert_not_written(&mut c, [200, 530]);
+    assert_not_written(&mut c, [200, 340]);
     c.check_candidates(&emulator, &WGMMA);
 }
 
