@@ -181,19 +181,19 @@ impl<'a> Predicted<'a> {
 
 /// Of the candidates, which are in order, those that a mode times, or the first. `sure` is [`Predicted::is_sure`].
 pub(crate) fn kept(ordered: Vec<(f64, Candidate)>, sure: bool, mode: Mode) -> Vec<Candidate> {
-    let Some((least, of_library)) = ordered.first().map(|(time, c)| (*time, c.is_library())) else {
-        return Vec::new();
-    };
-    let most = if mode == Mode::ReduceOverhead && !(of_library && sure) { MOST_TIMED } else { 1 };
-    let mut others = 0;
-    let close = ordered.into_iter().filter(|(time, c)| {
-        let other = c.is_library() != of_library;
-        others += usize::from(other);
-        // The first behind a library's that is not known well, however slow it is said to be.
-        other && of_library && others == 1
-            || *time <= (1.0 + if other { LIBRARY_CLOSE } else { CLOSE }) * least
-    });
-    close.take(most).map(|(_, candidate)| candidate).collect()
+    let mut ordered = ordered.into_iter();
+    let Some((least, first)) = ordered.next() else { return Vec::new() };
+    let of_library = first.is_library();
+    if mode != Mode::ReduceOverhead || of_library && sure {
+        return vec![first];
+    }
+    let (others, same): (Vec<_>, Vec<_>) = ordered.partition(|(_, c)| c.is_library() != of_library);
+    // Behind a library's that is not known well the first generated one is timed however slow it is said to be.
+    let far = |time: &f64| !of_library && *time > (1.0 + LIBRARY_CLOSE) * least;
+    let other = others.into_iter().next().filter(|(time, _)| time.is_finite() && !far(time));
+    let close = same.into_iter().take_while(|(time, _)| *time <= (1.0 + CLOSE) * least);
+    let behind = other.into_iter().chain(close).map(|(_, candidate)| candidate);
+    std::iter::once(first).chain(behind).take(MOST_TIMED).collect()
 }
 
 #[cfg(test)]
@@ -234,16 +234,24 @@ mod tests {
             ordered[library].1.parts.push(Part::Library(Box::new(NoCall)));
             kept(ordered, sure, mode).into_iter().map(|c| c.name).collect()
         };
-        assert_eq!(names(3, true, Mode::ReduceOverhead), ["0", "1", "3"]);
+        assert_eq!(names(3, true, Mode::ReduceOverhead), ["0", "3", "1"]);
         assert_eq!(names(4, true, Mode::ReduceOverhead), ["0", "1"]);
         assert_eq!(names(3, true, Mode::Default), ["0"]);
-        // Behind a library's the others are compiled only where its time is not known well.
+        // Behind a library's the first of the others is compiled only where the library's time is not known well.
         assert_eq!(names(0, true, Mode::ReduceOverhead), ["0"]);
-        assert_eq!(names(0, false, Mode::ReduceOverhead), ["0", "1", "2"]);
+        assert_eq!(names(0, false, Mode::ReduceOverhead), ["0", "1"]);
+        assert_eq!(names(0, false, Mode::Default), ["0"]);
         let mut ordered = candidates(&[1.0, 3.0, 3.1]);
         ordered[0].1.parts.push(Part::Library(Box::new(NoCall)));
         assert_eq!(kept(ordered, false, Mode::ReduceOverhead).len(), 2);
-        assert_eq!(names(0, false, Mode::Default), ["0"]);
+    }
+
+    #[test]
+    fn a_library_is_timed_also_where_many_generated_candidates_are_close() {
+        let mut ordered = candidates(&[1.0, 1.01, 1.02, 1.03, 1.3]);
+        ordered[4].1.parts.push(Part::Library(Box::new(NoCall)));
+        let kept = kept(ordered, true, Mode::ReduceOverhead);
+        assert_eq!(kept.iter().map(|c| c.name.as_str()).collect::<Vec<_>>(), ["0", "4", "1"]);
     }
 
     #[test]

@@ -357,7 +357,10 @@ impl<'a> Planner<'a> {
 
     /// The candidates of a step by the cost model, of which those behind the first are close to it.
     fn by_costs(&self, step: &Step, predicted: &Predicted<'_>) -> Result<Choices, GpuError> {
-        let mut all = if predicted.asks_library(self.mode) { (self.library)(step) } else { Vec::new() };
+        // Of rows that end within a vector the model has seen few, and none in memory with padding.
+        let late = outruns_library(self.program, step, self.target, 1);
+        let asked = !late && predicted.asks_library(self.mode);
+        let mut all = if asked { (self.library)(step) } else { Vec::new() };
         if !predicted.is_settled(&all, self.mode) {
             all.extend(self.generated(step)?);
         }
