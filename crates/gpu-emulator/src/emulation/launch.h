@@ -29,6 +29,7 @@ static void ffx_enter() {
         if (ffx_fibers[i].state == FFX_WARP && ffx_fibers[i].mask >> me % FFX_WAVE & 1ULL)
             ffx_fail(FFX_DIVERGED, "a lane left the kernel while lane %d of its warp waits for it", (int)(i - first));
     ffx_self->state = FFX_DONE;
+    ffx_lanes_of[me / FFX_WAVE].left |= 1ULL << me % FFX_WAVE;
     ++ffx_finished;
     for (;;) ffx_yield();
 }
@@ -80,6 +81,7 @@ static bool ffx_block() {
     ffx_u32 stack = 0, n = blockDim.x;
     ffx_waiting = ffx_finished = 0;
     for (auto &part : ffx_parts) part = {0, 0};
+    for (auto &lanes : ffx_lanes_of) lanes = {0, 0, 0};
     ffx_bulk_clear();
     for (ffx_u32 t = 0; t < n; ++t) {
         FfxFiber *f = ffx_fibers + t;

@@ -47,6 +47,9 @@ static FfxFiber ffx_fibers[FFX_MOST_THREADS];
 static FfxFiber *ffx_self;
 static void *ffx_scheduler_sp;
 static ffx_u32 ffx_waiting, ffx_finished;
+// The lanes of each warp that wait for a collective, that wait for the block, and that have left: what a lane looks at when it
+// arrives, since looking at each of the others would make a collective's cost grow as the square of the lanes.
+static struct FfxLanes { ffx_u64 warp, block, left; } ffx_lanes_of[FFX_MOST_THREADS / FFX_WAVE];
 // The votes of the barrier that threads have reached so far, and the result of the last one.
 static struct FfxVotes { int all, any, count; } ffx_votes, ffx_voted;
 static struct { int here, threads; } ffx_parts[FFX_BARRIERS];
@@ -128,6 +131,8 @@ static __noinline__ void ffx_copy_wait(int pending) {
 static void ffx_release(int state, int barrier) {
     for (ffx_u32 t = 0; t < blockDim.x; ++t)
         if (ffx_fibers[t].state == state && ffx_fibers[t].barrier == barrier) ffx_fibers[t].state = FFX_READY;
+    if (state == FFX_BLOCK)
+        for (auto &lanes : ffx_lanes_of) lanes.block = 0;
 }
 static __noinline__ void ffx_sync(int line, int value) {
     FfxFiber *f = ffx_self;
@@ -140,6 +145,7 @@ static __noinline__ void ffx_sync(int line, int value) {
     ffx_votes.count += value != 0;
     if (++ffx_waiting < blockDim.x) {
         f->state = FFX_BLOCK;
+        ffx_lanes_of[ffx_number() / FFX_WAVE].block |= 1ULL << ffx_number() % FFX_WAVE;
         ffx_yield();
         return;
     }
@@ -183,20 +189,26 @@ static __noinline__ void ffx_collective(ffx_u64 mask, void *operands, FfxWork wo
     f->mask = mask;
     f->work = work;
     f->operands = operands;
-    bool all = true;
-    for (ffx_u32 i = 0; i < FFX_WAVE; ++i) {
-        if (i == lane || !(mask >> i & 1ULL)) continue;
-        if (warp[i].state == FFX_DONE) ffx_fail(FFX_DIVERGED, "lane %d left the kernel before a collective of its warp", (int)i);
-        if (warp[i].state == FFX_BLOCK) ffx_fail(FFX_DIVERGED, "lane %d waits for the block, lane %d for its warp", (int)i, (int)lane);
-        if (warp[i].state != FFX_WARP) all = false;
-        else if (warp[i].mask != mask || warp[i].work != work)
-            ffx_fail(FFX_DIVERGED, "lanes %d and %d wait at different collectives", (int)i, (int)lane);
+    FfxLanes &lanes_of = ffx_lanes_of[first / FFX_WAVE];
+    if (ffx_u64 left = lanes_of.left & mask)
+        ffx_fail(FFX_DIVERGED, "lane %d left the kernel before a collective of its warp", __builtin_ctzll(left));
+    if (ffx_u64 block = lanes_of.block & mask)
+        ffx_fail(FFX_DIVERGED, "lane %d waits for the block, lane %d for its warp", __builtin_ctzll(block), (int)lane);
+    ffx_u64 others = mask & ~(1ULL << lane), waiting = others & lanes_of.warp;
+    // The last one compares itself with all others, those before it with one.
+    bool all = waiting == others;
+    for (ffx_u64 left = waiting; left; left = all ? left & (left - 1) : 0) {
+        int i = __builtin_ctzll(left);
+        if (warp[i].mask != mask || warp[i].work != work)
+            ffx_fail(FFX_DIVERGED, "lanes %d and %d wait at different collectives", i, (int)lane);
     }
     if (!all) {
         f->state = FFX_WARP;
+        lanes_of.warp |= 1ULL << lane;
         ffx_yield();
         return;
     }
+    lanes_of.warp &= ~mask;
     void *lanes[FFX_WAVE];
     for (ffx_u32 i = 0; i < FFX_WAVE; ++i) lanes[i] = mask >> i & 1ULL ? warp[i].operands : 0;
     work(lanes, mask);
