@@ -157,11 +157,11 @@ impl Driver for Emulator {
     }
 
     fn load_cached(&self, key: &str) -> Option<String> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
+        locked(&self.kept).get(key).cloned()
     }
 
     fn store_cached(&self, key: &str, value: &str) {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner).insert(key.to_owned(), value.to_owned());
+        locked(&self.kept).insert(key.to_owned(), value.to_owned());
     }
 
     unsafe fn upload(&self, to: u64, from: *const u8, bytes: usize) -> Result<(), GpuError> {

@@ -111,6 +111,25 @@ fn key(kernels: &Kernels, step: &DeviceStep, sizes: &Sizes) -> Result<String, Gp
     Ok(key)
 }
 
+/// What was got, or nothing where the step or one candidate of it cannot be timed, which is logged.
+///
+/// # Errors
+/// A lost device.
+fn unless_lost<T>(
+    step: &DeviceStep,
+    candidate: &str,
+    result: Result<T, GpuError>,
+) -> Result<Option<T>, GpuError> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(e @ GpuError::Lost { .. }) => Err(e),
+        Err(e) => {
+            tracing::info!(target: "autotune", step = step.name, candidate, "not timed: {e}");
+            Ok(None)
+        }
+    }
+}
+
 /// The times of a candidate's runs.
 struct Runs {
     /// Its number.
@@ -159,48 +178,23 @@ impl<D: Driver> Search<'_, D> {
         flush: &mut Option<Block<D>>,
     ) -> Result<Vec<(f64, usize)>, GpuError> {
         let driver = &**self.memory.driver();
-        let buffers = match self.buffers(step) {
-            Ok(buffers) => buffers,
-            Err(e @ GpuError::Lost { .. }) => return Err(e),
-            Err(e) => {
-                tracing::info!(target: "autotune", step = step.name, "not searched: {e}");
-                return Ok(Vec::new());
-            }
-        };
+        let Some(buffers) = unless_lost(step, "", self.buffers(step))? else { return Ok(Vec::new()) };
         if flush.is_none() {
             // Overwriting twice the cache's size evicts what the previous run read.
             *flush = Some(self.memory.block((2 * driver.target().cache).max(1 << 20))?);
         }
         // Work is in order, so that all candidates share their scratch memory.
-        let scratch = match self.scratch(step) {
-            Ok(scratch) => scratch,
-            Err(e @ GpuError::Lost { .. }) => return Err(e),
-            Err(e) => {
-                tracing::info!(target: "autotune", step = step.name, "not searched: {e}");
-                return Ok(Vec::new());
-            }
-        };
+        let Some(scratch) = unless_lost(step, "", self.scratch(step))? else { return Ok(Vec::new()) };
         let scratch: Vec<u64> = scratch.iter().map(Block::address).collect();
         let mut runs: Vec<Runs> = Vec::with_capacity(step.candidates.len());
         for (n, candidate) in step.candidates.iter().enumerate() {
             let tried = self.run(candidate, &buffers, &scratch).and_then(|()| driver.synchronize());
-            match tried {
-                Ok(()) => runs.push(Runs { candidate: n, seconds: Vec::new() }),
-                Err(e @ GpuError::Lost { .. }) => return Err(e),
-                Err(e) => {
-                    tracing::info!(target: "autotune", step = step.name, candidate = candidate.name, "left out: {e}");
-                }
+            if unless_lost(step, &candidate.name, tried)?.is_some() {
+                runs.push(Runs { candidate: n, seconds: Vec::new() });
             }
         }
         let memory = (&buffers, &scratch[..], flush.as_ref());
-        match self.in_rounds(step, runs, memory) {
-            Ok(times) => Ok(times),
-            Err(e @ GpuError::Lost { .. }) => Err(e),
-            Err(e) => {
-                tracing::info!(target: "autotune", step = step.name, "not searched: {e}");
-                Ok(Vec::new())
-            }
-        }
+        Ok(unless_lost(step, "", self.in_rounds(step, runs, memory))?.unwrap_or_default())
     }
 
     /// The times of candidates that run, and their numbers, fastest first.

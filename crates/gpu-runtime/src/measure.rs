@@ -11,7 +11,7 @@ use rayon::prelude::*;
 
 use crate::autotune::Search;
 use crate::compiled::tickets;
-use crate::plan::{Kernels, Planner, Runnable};
+use crate::plan::{Kernels, Planner};
 use crate::{DeviceMemory, Driver, GpuError, Mode, Settings};
 
 /// The time of one candidate.
@@ -90,7 +90,7 @@ pub fn measure<D: Driver>(
                 CandidateTime {
                     name: candidate.name.clone(),
                     kernels: candidate.parts.len(),
-                    is_library: candidate.parts.iter().any(|p| matches!(p, Runnable::Library(_))),
+                    is_library: candidate.is_library,
                     seconds,
                 }
             };

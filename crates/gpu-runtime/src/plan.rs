@@ -159,7 +159,7 @@ impl<'a> Planner<'a> {
         let mut candidates: Vec<_> = list.into_par_iter().map(|step| self.candidates(step)).collect();
         match self.mode.searches() {
             true => log_left_out(&self.program.name, candidates.iter().flatten()),
-            // A few more than there are to compile at once anyway.
+            // Half as many as are compiled at once: the first call should not wait long for what may not be needed.
             false => within_budget(candidates.iter_mut().flatten(), rayon::current_num_threads() / 2),
         }
         self.candidates = candidates.into();

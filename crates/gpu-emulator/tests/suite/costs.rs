@@ -10,6 +10,8 @@ use gpu_runtime::{Compiled, CostModel, DeviceMemory, Mode, Settings, measure};
 use kernel_ir::Program;
 use plugin_sdk::{TensorView, bf16};
 
+use crate::present::available;
+
 /// A product of rows, columns and inner points; `transposed` says that the right operand is contiguous along the inner ones.
 fn sized([m, n, k]: [usize; 3], transposed: bool) -> Program {
     let right = if transposed { [1, k] } else { [n, 1] };
@@ -94,8 +96,7 @@ fn run(
 
 #[test]
 fn the_model_chooses_and_without_one_the_rule_does() {
-    if let Err(why) = gpu_emulator::available() {
-        eprintln!("skipped: {why}");
+    if !available() {
         return;
     }
     let kinds = |mma: f64, wgmma: f64| {
@@ -113,8 +114,7 @@ fn the_model_chooses_and_without_one_the_rule_does() {
 
 #[test]
 fn every_candidate_of_a_step_is_timed() {
-    if let Err(why) = gpu_emulator::available() {
-        eprintln!("skipped: {why}");
+    if !available() {
         return;
     }
     let memory = DeviceMemory::new(Arc::new(Emulator::new(Target::HOPPER)));
@@ -133,8 +133,7 @@ fn every_candidate_of_a_step_is_timed() {
 
 #[test]
 fn a_choice_that_a_search_found_is_taken_by_modes_without_one() {
-    if let Err(why) = gpu_emulator::available() {
-        eprintln!("skipped: {why}");
+    if !available() {
         return;
     }
     let memory = DeviceMemory::new(Arc::new(Emulator::new(Target::HOPPER)));
@@ -157,9 +156,32 @@ fn a_choice_that_a_search_found_is_taken_by_modes_without_one() {
 }
 
 #[test]
+fn what_was_found_among_few_is_taken_where_nothing_is_timed() {
+    if !available() {
+        return;
+    }
+    let memory = DeviceMemory::new(Arc::new(Emulator::new(Target::HOPPER)));
+    let even = [("mma", 1.0), ("wgmma", 1.0), ("wgmma_persistent", 1.0), ("library", 90.0)];
+    let settings =
+        |kinds: &[(&str, f64)], mode| Settings { costs: costs(kinds), mode, ..Settings::default() };
+    // As many candidates are timed as half the threads, which the machine's number must not decide here.
+    let threads = rayon::ThreadPoolBuilder::new().num_threads(8).build().unwrap();
+    threads.install(|| {
+        let found = run(&memory, ([192; 3], false), settings(&even, Mode::ReduceOverhead));
+        assert_eq!(run(&memory, ([192; 3], false), settings(&even, Mode::ReduceOverhead)), found);
+        let other = if found.starts_with("mma") { "wgmma_" } else { "mma_" };
+        let against = even.map(|(kind, us)| (kind, if other.starts_with(kind) { us } else { 9.0 * us }));
+        assert!(chosen(costs(&against), Mode::Default).starts_with(other));
+        assert_eq!(run(&memory, ([192; 3], false), settings(&against, Mode::Default)), found);
+        // A mode that times a few itself compiles the same texts at every compilation.
+        let own = run(&memory, ([192; 3], false), settings(&against, Mode::ReduceOverhead));
+        assert!(own.starts_with(other), "{own}");
+    });
+}
+
+#[test]
 fn what_the_built_in_model_chooses_computes_products_of_any_size() {
-    if let Err(why) = gpu_emulator::available() {
-        eprintln!("skipped: {why}");
+    if !available() {
         return;
     }
     let target = Target::of_architecture("sm_90a").unwrap();

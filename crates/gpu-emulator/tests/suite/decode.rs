@@ -100,7 +100,7 @@ fn gate_and_up_are_one_launch() {
             let mut c = Case::new(&format!("gate {dtype} {rows}x{inner}x{columns} {normalised}"));
             let (x, weight) = (c.any(dtype, &[rows, inner]), c.any(dtype, &[inner]));
             let left = if normalised { rms_norm(&mut c, x, weight, dtype) } else { x };
-            // Whole vectors for the product behind, and no more than take the emulator a second.
+            // Whole vectors for the product behind, and few enough for the emulator.
             let columns = (columns * 8).min(1104);
             let gate = linear(&mut c, left, dtype, columns, inner);
             let gate = c.call("aten.silu.default", vec![gate.into()]);
