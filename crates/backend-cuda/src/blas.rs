@@ -11,10 +11,12 @@ use gpu_runtime::products::{
 };
 use ir_core::DType;
 
+use crate::blas_api::Api;
 use crate::vendor::{StreamContext, Workspace};
 
 /// The library on one stream.
 pub(crate) struct Blas {
+    api: &'static Api,
     handle: sys::cublasLtHandle_t,
     stream_context: StreamContext,
     workspace: Workspace,
@@ -27,6 +29,7 @@ unsafe impl Sync for Blas {}
 
 /// A product that is ready for launch: descriptors and an algorithm.
 pub(crate) struct Plan {
+    api: &'static Api,
     desc: sys::cublasLtMatmulDesc_t,
     layouts: [sys::cublasLtMatrixLayout_t; 4],
     algo: sys::cublasLtMatmulAlgo_t,
@@ -82,22 +85,24 @@ impl Blas {
     pub(crate) fn new(stream_context: StreamContext, workspace: Workspace) -> Result<Blas, GpuError> {
         let _span = tracing::debug_span!(target: "kernel", "start cuBLASLt").entered();
         stream_context.enter()?;
-        let handle = result::create_handle().map_err(failed("cublasLtCreate"))?;
+        let api = Api::load()?;
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: the library writes one pointer.
+        unsafe { (api.create)(&mut handle).result() }.map_err(failed("cublasLtCreate"))?;
         tracing::debug!(target: "kernel", version = Blas::version(), "cuBLASLt");
-        Ok(Blas { handle, stream_context, workspace })
+        Ok(Blas { api, handle, stream_context, workspace })
     }
 
-    /// The library's version, `130100` for 13.1.
+    /// The library's version, `130100` for 13.1; 0 where there is none.
     pub(crate) fn version() -> usize {
-        // SAFETY: the function has no arguments, and the library is loaded.
-        unsafe { sys::cublasLtGetVersion() }
+        // SAFETY: the function has no arguments.
+        Api::load().map_or(0, |api| unsafe { (api.version)() })
     }
 
     /// Asks the library for algorithms and keeps the one of the key's number, or the last there is.
     fn choose(&self, plan: &mut Plan, key: &Key) -> Result<(), GpuError> {
         use sys::cublasLtMatmulPreferenceAttributes_t as P;
-        let preference =
-            Preference(result::create_matmul_pref().map_err(failed("cublasLtMatmulPreferenceCreate"))?);
+        let preference = Preference::new(self.api)?;
         let addend = if key.gemm.addend.is_some() { key.alignments[2] } else { key.alignments[3] };
         preference.set(P::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, self.workspace.bytes())?;
         // Partial sums of a split inner dimension are added in the compute dtype, in a fixed order.
@@ -120,14 +125,14 @@ impl Blas {
         let wanted = (key.algorithm + 1).min(MAX_ALGORITHMS) as i32;
         // SAFETY: every descriptor was made above, and the array has room for the number of results that is passed.
         unsafe {
-            sys::cublasLtMatmulAlgoGetHeuristic(
+            (self.api.heuristic)(
                 self.handle,
                 plan.desc,
                 a,
                 b,
                 c,
                 d,
-                preference.0,
+                preference.handle,
                 wanted,
                 found.as_mut_ptr(),
                 &mut count,
@@ -162,18 +167,22 @@ impl Products for Blas {
             return Err(GpuError::Malformed(format!("cuBLASLt has no products of {}", kind.operands)));
         };
         let (compute, scale) = compute(kind);
-        let desc = result::create_matmul_desc(compute, scale).map_err(failed("cublasLtMatmulDescCreate"))?;
+        let api = self.api;
+        let mut desc = std::ptr::null_mut();
+        // SAFETY: the library writes one pointer.
+        unsafe { (api.make_desc)(&mut desc, compute, scale).result() }
+            .map_err(failed("cublasLtMatmulDescCreate"))?;
         // From here on `plan` owns what is made.
         let null = std::ptr::null_mut();
         let algo = sys::cublasLtMatmulAlgo_t { data: [0; 8] };
-        let mut plan = Plan { desc, layouts: [null; 4], algo, workspace: 0 };
+        let mut plan = Plan { api, desc, layouts: [null; 4], algo, workspace: 0 };
         use sys::cublasLtMatmulDescAttributes_t as A;
-        set(desc, A::CUBLASLT_MATMUL_DESC_TRANSA, i32::from(gemm.first.transposed))?;
-        set(desc, A::CUBLASLT_MATMUL_DESC_TRANSB, i32::from(gemm.second.transposed))?;
-        set(desc, A::CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue(kind))?;
+        plan.set(A::CUBLASLT_MATMUL_DESC_TRANSA, i32::from(gemm.first.transposed))?;
+        plan.set(A::CUBLASLT_MATMUL_DESC_TRANSB, i32::from(gemm.second.transposed))?;
+        plan.set(A::CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue(kind))?;
         if kind.bias {
-            set(desc, A::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, out)?;
-            set(desc, A::CUBLASLT_MATMUL_DESC_BIAS_POINTER, at.bias)?;
+            plan.set(A::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, out)?;
+            plan.set(A::CUBLASLT_MATMUL_DESC_BIAS_POINTER, at.bias)?;
         }
         let addend = gemm.addend.unwrap_or(gemm.out);
         let sides = [
@@ -183,7 +192,7 @@ impl Products for Blas {
             (out, gemm.rows, gemm.cols, gemm.out),
         ];
         for (slot, (ty, rows, cols, matrix)) in plan.layouts.iter_mut().zip(sides) {
-            *slot = layout(ty, rows, cols, matrix, gemm.batch)?;
+            *slot = layout(api, ty, rows, cols, matrix, gemm.batch)?;
         }
         self.choose(&mut plan, key)?;
         Ok(plan)
@@ -192,7 +201,7 @@ impl Products for Blas {
     unsafe fn launch(&self, plan: &Plan, key: &Key, alpha: f64, at: &Addresses) -> Result<(), GpuError> {
         let Key { gemm, kind, .. } = key;
         if kind.bias {
-            set(plan.desc, sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_BIAS_POINTER, at.bias)?;
+            plan.set(sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_BIAS_POINTER, at.bias)?;
         }
         let scalars = Scalars::new(key, alpha);
         let addend = if gemm.addend.is_some() { at.addend } else { at.out };
@@ -200,7 +209,7 @@ impl Products for Blas {
         // SAFETY: the caller guarantees the addresses; descriptors outlive the call, and the scalars are read before it
         // returns.
         unsafe {
-            sys::cublasLtMatmul(
+            (self.api.matmul)(
                 self.handle,
                 plan.desc,
                 scalars.pointer(0),
@@ -250,7 +259,7 @@ pub(crate) fn begin(blas: &ProductLibrary<Blas>, operands: DType, tf32: bool) {
 impl Drop for Blas {
     fn drop(&mut self) {
         // SAFETY: the handle was made in `new` and is destroyed once.
-        let _ = unsafe { result::destroy_handle(self.handle) };
+        let _ = unsafe { (self.api.destroy)(self.handle) };
     }
 }
 
@@ -258,43 +267,55 @@ impl Drop for Plan {
     fn drop(&mut self) {
         for layout in self.layouts.iter().filter(|l| !l.is_null()) {
             // SAFETY: the layout was made in `make` and is destroyed once.
-            let _ = unsafe { result::destroy_matrix_layout(*layout) };
+            let _ = unsafe { (self.api.unmake_layout)(*layout) };
         }
         // SAFETY: the descriptor was made in `make` and is destroyed once.
-        let _ = unsafe { result::destroy_matmul_desc(self.desc) };
+        let _ = unsafe { (self.api.unmake_desc)(self.desc) };
     }
 }
 
 /// A preference, destroyed when dropped.
-struct Preference(sys::cublasLtMatmulPreference_t);
+struct Preference {
+    api: &'static Api,
+    handle: sys::cublasLtMatmulPreference_t,
+}
 
 impl Preference {
+    fn new(api: &'static Api) -> Result<Preference, GpuError> {
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: the library writes one pointer.
+        unsafe { (api.make_preference)(&mut handle).result() }
+            .map_err(failed("cublasLtMatmulPreferenceCreate"))?;
+        Ok(Preference { api, handle })
+    }
+
     fn set<T>(&self, name: sys::cublasLtMatmulPreferenceAttributes_t, value: T) -> Result<(), GpuError> {
         // SAFETY: the preference is alive, and the library copies the number of bytes that is passed.
-        unsafe { result::set_matmul_pref_attribute(self.0, name, (&raw const value).cast(), size_of::<T>()) }
-            .map_err(failed("cublasLtMatmulPreferenceSetAttribute"))
+        unsafe {
+            (self.api.set_preference)(self.handle, name, (&raw const value).cast(), size_of::<T>()).result()
+        }
+        .map_err(failed("cublasLtMatmulPreferenceSetAttribute"))
     }
 }
 
 impl Drop for Preference {
     fn drop(&mut self) {
         // SAFETY: the preference was made by the library and is destroyed once.
-        let _ = unsafe { result::destroy_matmul_pref(self.0) };
+        let _ = unsafe { (self.api.unmake_preference)(self.handle) };
     }
 }
 
-fn set<T>(
-    desc: sys::cublasLtMatmulDesc_t,
-    name: sys::cublasLtMatmulDescAttributes_t,
-    value: T,
-) -> Result<(), GpuError> {
-    // SAFETY: the descriptor is alive, and the library copies the number of bytes that is passed.
-    unsafe { result::set_matmul_desc_attribute(desc, name, (&raw const value).cast(), size_of::<T>()) }
-        .map_err(failed("cublasLtMatmulDescSetAttribute"))
+impl Plan {
+    fn set<T>(&self, name: sys::cublasLtMatmulDescAttributes_t, value: T) -> Result<(), GpuError> {
+        // SAFETY: the descriptor is alive, and the library copies the number of bytes that is passed.
+        unsafe { (self.api.set_desc)(self.desc, name, (&raw const value).cast(), size_of::<T>()).result() }
+            .map_err(failed("cublasLtMatmulDescSetAttribute"))
+    }
 }
 
 /// The layout of a matrix of `rows × cols`, or of its transpose in memory.
 fn layout(
+    api: &Api,
     ty: sys::cudaDataType,
     rows: i64,
     cols: i64,
@@ -302,11 +323,13 @@ fn layout(
     batch: i64,
 ) -> Result<sys::cublasLtMatrixLayout_t, GpuError> {
     let (rows, cols) = if matrix.transposed { (cols, rows) } else { (rows, cols) };
-    let made = result::create_matrix_layout(ty, rows as u64, cols as u64, matrix.ld)
+    let mut made = std::ptr::null_mut();
+    // SAFETY: the library writes one pointer.
+    unsafe { (api.make_layout)(&mut made, ty, rows as u64, cols as u64, matrix.ld).result() }
         .map_err(failed("cublasLtMatrixLayoutCreate"))?;
     let put = |name, value: *const c_void, size| {
         // SAFETY: the layout was just made, and the library copies the number of bytes that is passed.
-        unsafe { result::set_matrix_layout_attribute(made, name, value, size) }
+        unsafe { (api.set_layout)(made, name, value, size).result() }
     };
     use sys::cublasLtMatrixLayoutAttribute_t as L;
     let count = batch as i32;
@@ -315,7 +338,7 @@ fn layout(
     });
     if let Err(e) = done {
         // SAFETY: the layout was made above and is destroyed once.
-        let _ = unsafe { result::destroy_matrix_layout(made) };
+        let _ = unsafe { (api.unmake_layout)(made) };
         return Err(failed("cublasLtMatrixLayoutSetAttribute")(e));
     }
     Ok(made)

@@ -13,6 +13,7 @@ use gpu_runtime::convolutions::{Convolutions, Fused, GrowingWorkspace, Kept, MAX
 use gpu_runtime::{AnswerCache, GpuError};
 use ir_core::DType;
 
+use crate::dnn_api::Api;
 use crate::dnn_desc::{Desc, Kind, failed};
 use crate::dnn_graph::{Operations, operations};
 use crate::vendor::{StreamContext, Workspace};
@@ -48,7 +49,7 @@ pub(crate) struct Dnn {
 }
 
 /// A library handle, destroyed when dropped.
-struct Handle(sys::cudnnHandle_t);
+struct Handle(sys::cudnnHandle_t, &'static Api);
 
 // SAFETY: a handle is only used exclusively.
 unsafe impl Send for Handle {}
@@ -56,17 +57,18 @@ unsafe impl Send for Handle {}
 impl Handle {
     /// Makes a handle; the context is current.
     fn new() -> Result<Handle, GpuError> {
+        let api = Api::load()?;
         let mut handle = std::ptr::null_mut();
         // SAFETY: the library writes one pointer.
-        unsafe { sys::cudnnCreate(&mut handle).result() }.map_err(failed("cudnnCreate"))?;
-        Ok(Handle(handle))
+        unsafe { (api.create)(&mut handle).result() }.map_err(failed("cudnnCreate"))?;
+        Ok(Handle(handle, api))
     }
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
         // SAFETY: the handle was made in `new` and is destroyed once.
-        let _ = unsafe { sys::cudnnDestroy(self.0) };
+        let _ = unsafe { (self.1.destroy)(self.0) };
     }
 }
 
@@ -119,7 +121,7 @@ impl Dnn {
         stream_context.enter()?;
         let handle = Handle::new()?;
         // SAFETY: the handle was just made, and the stream lives as long as the process.
-        unsafe { sys::cudnnSetStream(handle.0, stream_context.stream().cast()).result() }
+        unsafe { (handle.1.set_stream)(handle.0, stream_context.stream().cast()).result() }
             .map_err(failed("cudnnSetStream"))?;
         tracing::debug!(target: "kernel", version = Dnn::version(), "cuDNN");
         Ok(Dnn {
@@ -172,10 +174,10 @@ impl Dnn {
         }
     }
 
-    /// The library's version, `91400` for 9.14.
+    /// The library's version, `91400` for 9.14; 0 where there is none.
     pub(crate) fn version() -> usize {
-        // SAFETY: the function has no arguments, and the library is loaded.
-        unsafe { sys::cudnnGetVersion() }
+        // SAFETY: the function has no arguments.
+        Api::load().map_or(0, |api| unsafe { (api.version)() })
     }
 
     /// What this process or an earlier one knows about a convolution.
@@ -383,7 +385,7 @@ impl Convolutions for Dnn {
         pack.set(A::CUDNN_ATTR_VARIANT_PACK_WORKSPACE, T::CUDNN_TYPE_VOID_PTR, &[workspace])?;
         let pack = pack.finish()?;
         // SAFETY: the caller guarantees the addresses; plan and variant pack are finalized and outlive the call.
-        unsafe { sys::cudnnBackendExecute(self.handle.0, plan.desc.raw(), pack.raw()).result() }
+        unsafe { (self.handle.1.execute)(self.handle.0, plan.desc.raw(), pack.raw()).result() }
             .map_err(failed("cudnnBackendExecute"))
     }
 }

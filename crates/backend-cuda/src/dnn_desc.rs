@@ -6,11 +6,13 @@ use cudarc::cudnn::result::CudnnError;
 use cudarc::cudnn::sys::{self, cudnnBackendAttributeName_t as Name, cudnnBackendAttributeType_t as Type};
 use gpu_runtime::GpuError;
 
+use crate::dnn_api::Api;
+
 /// The type of a descriptor.
 pub(crate) use sys::cudnnBackendDescriptorType_t as Kind;
 
 /// A descriptor, destroyed when dropped.
-pub(crate) struct Desc(sys::cudnnBackendDescriptor_t);
+pub(crate) struct Desc(sys::cudnnBackendDescriptor_t, &'static Api);
 
 // SAFETY: a descriptor is host memory, and it is only read after `finish`.
 unsafe impl Send for Desc {}
@@ -24,11 +26,11 @@ pub(crate) fn failed(call: &'static str) -> impl Fn(CudnnError) -> GpuError {
 
 impl Desc {
     pub(crate) fn new(kind: Kind) -> Result<Desc, GpuError> {
+        let api = Api::load()?;
         let mut made = std::ptr::null_mut();
         // SAFETY: the library writes one pointer.
-        unsafe { sys::cudnnBackendCreateDescriptor(kind, &mut made).result() }
-            .map_err(failed("cudnnBackendCreateDescriptor"))?;
-        Ok(Desc(made))
+        unsafe { (api.make)(kind, &mut made).result() }.map_err(failed("cudnnBackendCreateDescriptor"))?;
+        Ok(Desc(made, api))
     }
 
     pub(crate) fn raw(&self) -> sys::cudnnBackendDescriptor_t {
@@ -39,14 +41,7 @@ impl Desc {
     pub(crate) fn set<T>(&mut self, name: Name, ty: Type, values: &[T]) -> Result<(), GpuError> {
         // SAFETY: the descriptor is alive, and the library copies the given number of values, whose type is `T`.
         unsafe {
-            sys::cudnnBackendSetAttribute(
-                self.0,
-                name,
-                ty,
-                values.len() as i64,
-                values.as_ptr().cast::<c_void>(),
-            )
-            .result()
+            (self.1.set)(self.0, name, ty, values.len() as i64, values.as_ptr().cast::<c_void>()).result()
         }
         .map_err(failed("cudnnBackendSetAttribute"))
     }
@@ -71,7 +66,7 @@ impl Desc {
     /// Finalizes the descriptor.
     pub(crate) fn finish(self) -> Result<Desc, GpuError> {
         // SAFETY: the descriptor is alive.
-        unsafe { sys::cudnnBackendFinalize(self.0).result() }.map_err(failed("cudnnBackendFinalize"))?;
+        unsafe { (self.1.finalize)(self.0).result() }.map_err(failed("cudnnBackendFinalize"))?;
         Ok(self)
     }
 
@@ -80,7 +75,7 @@ impl Desc {
         let mut count = 0;
         // SAFETY: the descriptor is alive, and the library writes at most the given number of values, whose type is `T`.
         unsafe {
-            sys::cudnnBackendGetAttribute(
+            (self.1.get)(
                 self.0,
                 name,
                 ty,
@@ -99,10 +94,8 @@ impl Desc {
         let mut length = 0;
         let none = std::ptr::null_mut();
         // SAFETY: the descriptor is alive; with no room for elements only their number is written.
-        unsafe {
-            sys::cudnnBackendGetAttribute(self.0, name, Type::CUDNN_TYPE_CHAR, 0, &mut length, none).result()
-        }
-        .map_err(failed("cudnnBackendGetAttribute"))?;
+        unsafe { (self.1.get)(self.0, name, Type::CUDNN_TYPE_CHAR, 0, &mut length, none).result() }
+            .map_err(failed("cudnnBackendGetAttribute"))?;
         let mut text = vec![0u8; usize::try_from(length).unwrap_or(0)];
         let count = self.get(name, Type::CUDNN_TYPE_CHAR, &mut text)?;
         text.truncate(count);
@@ -113,6 +106,6 @@ impl Desc {
 impl Drop for Desc {
     fn drop(&mut self) {
         // SAFETY: the descriptor was made in `new` and is destroyed once.
-        let _ = unsafe { sys::cudnnBackendDestroyDescriptor(self.0) };
+        let _ = unsafe { (self.1.unmake)(self.0) };
     }
 }

@@ -10,17 +10,21 @@
 //! }
 //! ```
 
+mod api;
 mod backend;
 mod blas;
+mod blas_api;
 mod cuda;
 mod device_properties;
 mod dnn;
+mod dnn_api;
 mod dnn_desc;
 mod dnn_graph;
 mod error;
 mod libraries;
 mod nccl;
 mod nvrtc;
+mod nvrtc_api;
 mod preload;
 mod tensor_map;
 mod vendor;

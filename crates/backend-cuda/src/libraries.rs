@@ -1,4 +1,7 @@
-//! Finds the CUDA libraries and loads them for the whole process, so that the bindings find them by name.
+//! Finds the CUDA libraries and loads them for the whole process. One that the process has loaded already, such as PyTorch's own
+//! cuDNN, is used before any other.
+//!
+//! Not here: the functions (`api`, and the bindings of `cudarc`, which find a loaded library by its name).
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -31,14 +34,13 @@ impl Library {
             Library::Nccl => "NCCL (libnccl)",
         }
     }
-    /// File names, newest first. cuDNN's in the order in which the bindings open them: on a machine with two of them the parts of
-    /// one would not load beside the other's.
+    /// File names, newest first.
     fn files(self) -> &'static [&'static str] {
         match self {
             Library::Driver => &["libcuda.so.1", "libcuda.so"],
             Library::Nvrtc => &["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"],
             Library::Blas => &["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"],
-            Library::Dnn => &["libcudnn.so", "libcudnn.so.9"],
+            Library::Dnn => &["libcudnn.so.9", "libcudnn.so"],
             Library::Nccl => &["libnccl.so.2", "libnccl.so"],
         }
     }
@@ -106,7 +108,7 @@ pub(crate) fn load_engines() {
     if find(Library::Dnn).is_err() {
         return;
     }
-    let Some(whole) = mapped("libcudnn.so") else { return };
+    let Some(whole) = Library::Dnn.sought().mapped() else { return };
     for name in ["libcudnn_graph.so.9", "libcudnn_engines_precompiled.so.9"] {
         let part = whole.with_file_name(name);
         // SAFETY: the libraries of CUDA only initialize themselves when loaded.
@@ -116,30 +118,28 @@ pub(crate) fn load_engines() {
     }
 }
 
-/// The file of a library that this process has loaded, by the beginning of the file's name: where the system's loader found it. `None`
-/// where the system does not tell.
-fn mapped(name: &str) -> Option<PathBuf> {
-    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
-    let files = maps.lines().filter_map(|line| line.find('/').map(|at| Path::new(&line[at..])));
-    let named = |file: &&Path| file.file_name().is_some_and(|n| n.to_string_lossy().starts_with(name));
-    files.into_iter().find(named).map(Path::to_owned)
-}
+/// A library that stays loaded, and its path.
+type Opened = (&'static libloading::Library, PathBuf);
 
 /// Loads a library for the life of the process, and returns its path.
 ///
 /// # Errors
 /// [`GpuError::Missing`] with all places that were searched.
 pub fn find(library: Library) -> Result<PathBuf, GpuError> {
-    static FOUND: [OnceLock<Result<PathBuf, GpuError>>; 5] = [const { OnceLock::new() }; 5];
+    opened(library).map(|(_, path)| path)
+}
+
+/// As [`find`], with the library.
+pub(crate) fn opened(library: Library) -> Result<Opened, GpuError> {
+    static FOUND: [OnceLock<Result<Opened, GpuError>>; 5] = [const { OnceLock::new() }; 5];
     FOUND[library as usize].get_or_init(|| load(library)).clone()
 }
 
-fn load(library: Library) -> Result<PathBuf, GpuError> {
+fn load(library: Library) -> Result<Opened, GpuError> {
     let (loaded, path) = library.sought().load(&[], folders())?;
-    // Never unloaded: the driver keeps threads.
-    std::mem::forget(loaded);
     companions(library, &path);
-    Ok(path)
+    // Never unloaded: the driver keeps threads.
+    Ok((Box::leak(Box::new(loaded)), path))
 }
 
 /// The path of a library's file, without loading it. The real name of the file ends with the version. The result is
@@ -150,20 +150,4 @@ fn load(library: Library) -> Result<PathBuf, GpuError> {
 pub fn locate(library: Library) -> Result<PathBuf, GpuError> {
     static FOUND: [OnceLock<Result<PathBuf, GpuError>>; 5] = [const { OnceLock::new() }; 5];
     FOUND[library as usize].get_or_init(|| library.sought().locate(&[], folders())).clone()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::mapped;
-
-    #[test]
-    fn the_file_of_a_loaded_library() {
-        if !std::path::Path::new("/proc/self/maps").exists() {
-            return;
-        }
-        let own = std::env::current_exe().expect("a test is a file");
-        let name = own.file_name().expect("a file has a name").to_string_lossy();
-        assert_eq!(mapped(&name).as_deref(), Some(own.as_path()));
-        assert_eq!(mapped("libthat_nobody_has.so"), None);
-    }
 }

@@ -1,5 +1,5 @@
-//! Finds the libraries of vendors: by name through the system's loader, then in folders that the vendor names. Nothing of a vendor
-//! is linked, so a machine without it is told where it was looked.
+//! Finds the libraries of vendors: the one that the process has loaded already, then by name through the system's loader, then in
+//! folders that the vendor names. Nothing of a vendor is linked, so a machine without it is told where it was looked.
 //!
 //! Not here: names and folders, which are the vendors'.
 
@@ -22,7 +22,9 @@ pub struct Sought {
 }
 
 impl Sought {
-    /// Loads it; where it was found: in a folder that the user names, by the system's own search, or in a folder that is usual.
+    /// Loads it; where it was found: in this process, in a folder that the user names, by the system's own search, or in a folder
+    /// that is usual. Another part of the process may have loaded an installation of its own, and parts of two do not work
+    /// together.
     ///
     /// # Errors
     /// [`GpuError::Missing`] with everywhere that was looked, and why a file that is there does not load.
@@ -31,7 +33,8 @@ impl Sought {
         let names = self.files.iter().map(PathBuf::from);
         let within = |folders| -> Vec<PathBuf> { self.within(folders).collect() };
         let mut looked = Vec::new();
-        for path in within(named).into_iter().chain(names).chain(within(folders)) {
+        let own = self.mapped();
+        for path in own.into_iter().chain(within(named)).chain(names).chain(within(folders)) {
             // SAFETY: libraries of vendors do nothing but set themselves up when loaded; what has these names is trusted as the
             // system's loader trusts it.
             match unsafe { Library::new(&path) } {
@@ -50,6 +53,12 @@ impl Sought {
         folders.iter().flat_map(|f| self.files.iter().map(move |n| f.join(n)))
     }
 
+    /// The file of it that this process has loaded, whoever did. `None` where the system does not tell.
+    pub fn mapped(&self) -> Option<PathBuf> {
+        let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+        self.files.iter().find_map(|name| mapped_in(&maps, name))
+    }
+
     /// The error of a library that is not there.
     pub fn missing(&self, looked: &[String]) -> GpuError {
         GpuError::Missing { library: self.name, looked: looked.join(", "), advice: self.advice }
@@ -60,6 +69,9 @@ impl Sought {
     /// # Errors
     /// [`GpuError::Missing`] with everywhere that was looked.
     pub fn locate(&self, named: &[PathBuf], folders: &[PathBuf]) -> Result<PathBuf, GpuError> {
+        if let Some(own) = self.mapped() {
+            return Ok(own);
+        }
         let path = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
         let given: Vec<PathBuf> = std::env::split_paths(&path).filter(|p| p.is_absolute()).collect();
         let usual =
@@ -78,6 +90,16 @@ impl Sought {
         }
         Err(self.missing(&looked))
     }
+}
+
+/// The first file among a process's mappings whose name begins so. A name that goes on with a digit or a letter is another's.
+fn mapped_in(maps: &str, name: &str) -> Option<PathBuf> {
+    let files = maps.lines().filter_map(|line| line.find('/').map(|at| Path::new(&line[at..])));
+    let named = |file: &&Path| {
+        let file = file.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+        file.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
+    files.into_iter().find(named).map(Path::to_owned)
 }
 
 /// What the system's loader says.
@@ -167,6 +189,31 @@ mod tests {
             "nothing is not there: looked for libferroflux-nothing.so.1, /nowhere/libferroflux-nothing.so.1; \
              install it"
         );
+    }
+
+    #[test]
+    fn the_file_that_a_process_has_loaded() {
+        let maps = "7f00-7f01 r--p 00000000 fe:00 12 /opt/packages/libcudnn_graph.so.9\n\
+                    7f01-7f02 r--p 00000000 fe:00 13 /opt/packages/libcudnn.so.9.14.0\n\
+                    7f02-7f03 rw-p 00000000 00:00 0\n\
+                    7f03-7f04 r-xp 00000000 fe:00 14 /usr/lib/libcudnn.so.9.1.0\n";
+        let found = |name| mapped_in(maps, name).map(|p| p.display().to_string());
+        assert_eq!(found("libcudnn.so.9").as_deref(), Some("/opt/packages/libcudnn.so.9.14.0"));
+        assert_eq!(found("libcudnn.so").as_deref(), Some("/opt/packages/libcudnn.so.9.14.0"));
+        assert_eq!(found("libcudnn.so.9.1").as_deref(), Some("/usr/lib/libcudnn.so.9.1.0"));
+        assert_eq!(found("libcudnn.so.8"), None);
+    }
+
+    #[test]
+    fn a_loaded_library_comes_before_others() {
+        // Every program of this system has its C library loaded.
+        let sought = Sought { name: "the C library", files: &["libc.so.6"], advice: "" };
+        let Some(own) = sought.mapped() else { return };
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("libc.so.6"), "no library").unwrap();
+        let named = [folder.path().to_owned()];
+        assert_eq!(sought.locate(&named, &[]).unwrap(), own);
+        assert_eq!(sought.load(&named, &[]).unwrap().1, own);
     }
 
     #[test]

@@ -65,6 +65,30 @@ pub fn collapsed(program: &Program, k: &LoopKernel) -> LoopKernel {
     k
 }
 
+/// Merges neighbouring dimensions of a body, of which `may` tells that they may be, where memory cannot distinguish them: the outer
+/// one gets the extent 1, and indices are as in [`collapsed`]. Dimension `d` is loop variable `d`, and the body has no inner loops.
+pub fn merge_neighbours(
+    program: &Program,
+    extents: &mut [SymExpr],
+    insts: &mut [Inst],
+    may: &dyn Fn(usize, usize) -> bool,
+) {
+    let wide = |e: &SymExpr| *e != SymExpr::ONE;
+    for slow in (0..extents.len().saturating_sub(1)).rev() {
+        let next = extents[slow + 1..].iter().position(wide).map(|n| slow + 1 + n);
+        let Some(fast) = next.filter(|fast| wide(&extents[slow]) && may(slow, *fast)) else { continue };
+        let dim = |n: usize| Dim { var: n as u32, extent: extents[n].clone() };
+        let (outer, inner) = (dim(slow), dim(fast));
+        let exprs = walks(program, insts);
+        let steps = |dim: &Dim| Steps::of(dim.var, &exprs);
+        if steps(&outer).zip(steps(&inner)).is_some_and(|(o, i)| o.continue_those(&i, &outer, &inner)) {
+            extents[fast] = &outer.extent * &inner.extent;
+            extents[slow] = SymExpr::ONE;
+            insts.iter_mut().for_each(|inst| hold_in(inst, outer.var));
+        }
+    }
+}
+
 /// The epilogue with some of its dimensions merged into the last of them that has more than one point: its loop variable then is the
 /// row-major number of all their points. The others get the extent 1; indices are as in [`collapsed`].
 ///

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use ir_core::{Atom, DType, SymExpr};
+use kernel_ir::collapse::merge_neighbours;
 use kernel_ir::{BufId, Epilogue, Inst, InstKind, LoopBounds, Operand, Program, Step, StoreMode};
 
 use crate::address::address;
@@ -14,6 +15,7 @@ use crate::library::blocks::Blocks;
 use crate::text::body::{BodyWriter, Substitutions, Uses};
 use crate::text::index::divisible;
 use crate::text::template::{EpilogueEffects, assemble, blocks_of, element, volume};
+use crate::text::tiles::{Tiles, unit};
 use crate::text::types::{memory_type, value_type};
 use crate::{ENTRY, GenError, Kernel, Launch, Param, THREADS};
 
@@ -135,7 +137,8 @@ pub enum Packed<'a> {
 }
 
 /// Returns the kernel that applies the epilogue of `step` to a result of `dtype` in scratch buffer 0. Adjacent points are
-/// accessed as 16-byte vectors wherever buffers are contiguous and nothing is folded.
+/// accessed as 16-byte vectors wherever buffers are contiguous and nothing is folded. Where the epilogue stores in another order
+/// than the result's, such as a row-major gradient of a weight, the result goes through tiles in shared memory.
 ///
 /// # Errors
 /// [`GenError`] for a step without an epilogue, an order that is not a permutation, dtypes without arithmetic.
@@ -148,7 +151,12 @@ pub fn epilogue(
     let Some(epilogue) = epilogue_of(step) else {
         return Err(GenError::Malformed(format!("`{}` has no epilogue", step.name())));
     };
-    let acc = epilogue.insts.iter().find(|i| matches!(i.kind, InstKind::Template)).map(|i| i.dtype);
+    if let Packed::Dense(order) = packed
+        && let Some(kernel) = transposed(program, epilogue, dtype, order)?
+    {
+        return Ok(kernel);
+    }
+    let acc = result_type(epilogue);
     let order = match packed {
         Packed::Dense(order) => order.to_vec(),
         Packed::Folded(blocks) => blocks.order(),
@@ -206,6 +214,47 @@ pub fn epilogue(
     let launch =
         Launch::flat(blocks_of(&volume(&epilogue.ranges), i64::from(THREADS) * lanes as i64), THREADS);
     assemble(program, ENTRY, &uses, launch, &body)
+}
+
+/// The dtype of a template's result.
+fn result_type(epilogue: &Epilogue) -> Option<DType> {
+    epilogue.insts.iter().find(|i| matches!(i.kind, InstKind::Template)).map(|i| i.dtype)
+}
+
+/// The kernel of an epilogue whose first store is contiguous along another dimension than the result; `None` for others.
+fn transposed(
+    program: &Program,
+    epilogue: &Epilogue,
+    dtype: DType,
+    order: &[usize],
+) -> Result<Option<Kernel>, GenError> {
+    let (mut extents, mut insts) = (epilogue.ranges.clone(), epilogue.insts.clone());
+    // Dimensions may become one where they follow each other in the result too.
+    let adjacent = |slow: usize, fast: usize| {
+        let mut behind = order.iter().skip_while(|d| **d != slow).skip(1);
+        behind.find(|d| epilogue.ranges[**d] != SymExpr::ONE) == Some(&fast)
+    };
+    merge_neighbours(program, &mut extents, &mut insts, &adjacent);
+    let stored = insts.iter().find_map(|inst| match &inst.kind {
+        InstKind::Store { buf, index, .. } => Some(address(program, *buf, index, &extents)),
+        _ => None,
+    });
+    let inner = order.iter().rev().find(|d| extents[**d] != SymExpr::ONE);
+    let (Some(stored), Some(&inner)) = (stored, inner) else { return Ok(None) };
+    let tiles = unit(&stored, &extents).and_then(|along| Tiles::of(program, &extents, inner, along));
+    let Some(tiles) = tiles else { return Ok(None) };
+    let mut uses = Uses::default();
+    let ty = memory_type(dtype)?;
+    uses.scratch.push(ty);
+    let writer = BodyWriter { program, extents: &extents, prefix: "e", guard: None, store_guard: None };
+    let place =
+        order.iter().fold(SymExpr::ZERO, |place, &d| place * &extents[d] + SymExpr::loop_var(d as u32));
+    let fill = format!("{} = scratch0[{}];\n", tiles.element(0), writer.expr(&place, &mut uses));
+    let result = value_type(result_type(epilogue).unwrap_or(dtype))?;
+    let text = writer.write(&insts, &EpilogueEffects { result: "result" }, &mut uses)?;
+    let body = format!("const {result} result = to<{result}>({});\n{text}", tiles.element(0));
+    let text = tiles.text(&writer, (&tiles.declared(0, ty), &fill, &body), &mut uses);
+    assemble(program, ENTRY, &uses, tiles.launch(&extents), &text).map(Some)
 }
 
 /// Returns the kernel that copies an operand to scratch buffer `scratch`, dense, with its dimensions in `order`, outermost

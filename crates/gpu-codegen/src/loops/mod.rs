@@ -84,7 +84,7 @@ pub(crate) fn variants(program: &Program, k: &LoopKernel, target: &Target) -> Re
         candidates.push(parts.generate(program, k)?);
     }
     if let Some(transpose) = Transpose::of(program, k) {
-        candidates.push(Variant::single("transpose", transpose.generate(program, k)?));
+        candidates.push(Variant::single("transpose", transpose.generate(program)?));
     }
     let short = collapsed(program, k);
     if let Some(parts) = uneven::parts(program, &short) {

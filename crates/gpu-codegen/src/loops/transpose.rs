@@ -1,63 +1,46 @@
 //! Pointwise kernels that read memory along one dimension and write it along another. Operands that are contiguous along
 //! the other dimension go through a tile in shared memory, so that reads and writes are both coalesced.
+//!
+//! Not here: the tiles (`text::tiles`).
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 
-use ir_core::{Atom, SymExpr};
+use ir_core::SymExpr;
+use kernel_ir::collapse::merge_neighbours;
 use kernel_ir::{BufId, InstKind, LoopKernel, Program, StoreMode};
 
 use crate::address::address;
 use crate::loops::flat::NoEffects;
-use crate::loops::hint;
 use crate::text::body::{BodyWriter, Uses};
 use crate::text::checks;
-use crate::text::template::{assemble, unravel, volume};
+use crate::text::template::assemble;
+use crate::text::tiles::{MAX_TILES, Tiles, factor, may_tile, unit};
 use crate::text::types::memory_type;
-use crate::{ENTRY, GenError, Kernel, Launch, MAX_BLOCKS};
+use crate::{ENTRY, GenError, Kernel};
 
-/// Rows and columns of a tile.
-const TILE: i64 = 32;
-/// Threads per block: the rows that it moves at once, times the columns.
-const THREADS: u32 = 256;
-/// Dimensions shorter than this are not worth a tile.
-const MIN_EXTENT: i64 = 16;
-/// Maximum number of buffers that go through tiles: 8-byte elements then fit into the shared memory that every launch has.
-const MAX_TILES: usize = 4;
-
-/// The dimensions over which a kernel is tiled, and the buffers that go through tiles.
+/// A kernel with the tiles over its dimensions, and the buffers that go through them.
 pub(crate) struct Transpose {
-    /// The dimension along which the staged buffers are contiguous.
-    read: usize,
-    /// The dimension along which everything else is contiguous.
-    written: usize,
+    kernel: LoopKernel,
+    tiles: Tiles,
     staged: Vec<(BufId, SymExpr)>,
-}
-
-/// The coefficient of a loop variable in an address.
-fn factor(address: &SymExpr, variable: usize) -> Option<SymExpr> {
-    address.affine_in(&Atom::Loop(variable as u32)).map(|(factor, _)| factor)
-}
-
-/// The last dimension with stride 1; dimensions of size 1 do not count.
-fn unit(address: &SymExpr, outer: &[SymExpr]) -> Option<usize> {
-    let fits = |d: &usize| outer[*d] != SymExpr::ONE && factor(address, *d) == Some(SymExpr::ONE);
-    (0..outer.len()).rev().find(fits)
 }
 
 impl Transpose {
     /// Returns `None` for kernels that do not transpose.
     pub(crate) fn of(program: &Program, k: &LoopKernel) -> Option<Transpose> {
-        let [stage] = &k.stages[..] else { return None };
-        if !stage.inner.is_empty() || !k.accs.is_empty() {
+        let mut kernel = k.clone();
+        let [stage] = &mut kernel.stages[..] else { return None };
+        if !stage.inner.is_empty() || !kernel.accs.is_empty() {
             return None;
         }
-        let long = |d: usize| hint(program, &k.outer[d]) >= MIN_EXTENT;
+        merge_neighbours(program, &mut kernel.outer, &mut stage.insts, &|_, _| true);
+        let outer = &kernel.outer;
+        let tiled = |d: &usize| may_tile(program, &outer[*d]);
         let mut written = None;
         let mut stored = Vec::new();
         for inst in &stage.insts {
             let InstKind::Store { buf, index, mode, .. } = &inst.kind else { continue };
-            let along = unit(&address(program, *buf, index, &k.outer), &k.outer).filter(|d| long(*d))?;
+            let along = unit(&address(program, *buf, index, outer), outer).filter(tiled)?;
             if *mode != StoreMode::Write || written.is_some_and(|d| d != along) {
                 return None;
             }
@@ -69,8 +52,8 @@ impl Transpose {
         let mut direct = Vec::new();
         for inst in &stage.insts {
             let InstKind::Load { buf, index, mask } = &inst.kind else { continue };
-            let address = address(program, *buf, index, &k.outer);
-            let along = unit(&address, &k.outer).filter(|d| *d != written && long(*d));
+            let address = address(program, *buf, index, outer);
+            let along = unit(&address, outer).filter(|d| *d != written && tiled(d));
             let across = factor(&address, written).is_some_and(|f| f != SymExpr::ZERO);
             let same = along.is_some_and(|d| read.is_none_or(|r| r == d));
             let whole = mask.is_none() && !checks::from_data(index) && !stored.contains(&program.root(*buf));
@@ -87,55 +70,25 @@ impl Transpose {
         if staged.is_empty() {
             return None;
         }
-        Some(Transpose { read: read?, written, staged: staged.into_iter().collect() })
+        let tiles = Tiles::of(program, outer, read?, written)?;
+        Some(Transpose { tiles, staged: staged.into_iter().collect(), kernel })
     }
 
     /// Generates the kernel.
-    pub(crate) fn generate(&self, program: &Program, k: &LoopKernel) -> Result<Kernel, GenError> {
+    pub(crate) fn generate(&self, program: &Program) -> Result<Kernel, GenError> {
         let mut uses = Uses::default();
+        let k = &self.kernel;
         let writer = BodyWriter { program, extents: &k.outer, prefix: "v", guard: None, store_guard: None };
-        let (r, w) = (self.read, self.written);
-        let (long, wide) = (writer.expr(&k.outer[r], &mut uses), writer.expr(&k.outer[w], &mut uses));
-        let mut others: Vec<SymExpr> = k.outer.to_vec();
-        (others[r], others[w]) = (SymExpr::ONE, SymExpr::ONE);
-        let count = writer.expr(&volume(&others), &mut uses);
-        let rest = unravel(&writer, &others, 0, "rest", &mut uses);
         let (mut tiles, mut fill, mut places) = (String::new(), String::new(), BTreeMap::new());
         for (n, (buf, address)) in self.staged.iter().enumerate() {
-            let ty = memory_type(program.buffers[*buf].dtype)?;
-            let _ = writeln!(tiles, "__shared__ {ty} tile{n}[{TILE}][{TILE} + 1];");
+            tiles.push_str(&self.tiles.declared(n, memory_type(program.buffers[*buf].dtype)?));
             let memory = uses.memory(program.root(*buf));
-            let _ = writeln!(fill, "tile{n}[j][lane] = {memory}[{}];", writer.expr(address, &mut uses));
-            places.insert(*buf, format!("tile{n}[lane][j]"));
+            let element = self.tiles.element(n);
+            fill.push_str(&format!("{element} = {memory}[{}];\n", writer.expr(address, &mut uses)));
+            places.insert(*buf, element);
         }
-        let text = writer.write_substituted(&k.stages[0].insts, &NoEffects, &mut uses, &places)?;
-        let rows = i64::from(THREADS) / TILE;
-        let each = format!("#pragma unroll\nfor (int j = threadIdx.x / {TILE}; j < {TILE}; j += {rows})");
-        let body = format!(
-            "{tiles}const int lane = threadIdx.x % {TILE};
-const idx high = ({long} + {TILE} - 1) / {TILE}, across = ({wide} + {TILE} - 1) / {TILE};
-for (idx block = blockIdx.x; block < {count} * high * across; block += gridDim.x) {{
-const idx rest = block / across / high, from_r = block / across % high * {TILE}, from_w = block % across * {TILE};
-{rest}{{
-{each} {{
-const idx i{r} = from_r + lane, i{w} = from_w + j;
-if (i{r} < {long} && i{w} < {wide}) {{
-{fill}}}
-}}
-block_sync();
-{each} {{
-const idx i{r} = from_r + j, i{w} = from_w + lane;
-if (i{r} < {long} && i{w} < {wide}) {{
-{text}}}
-}}
-block_sync();
-}}
-}}
-"
-        );
-        let tile = SymExpr::from_i64(TILE);
-        let blocks = volume(&others) * k.outer[r].ceil_div(&tile) * k.outer[w].ceil_div(&tile);
-        let launch = Launch::flat(blocks.sym_min(&SymExpr::from_i64(MAX_BLOCKS)), THREADS);
-        assemble(program, ENTRY, &uses, launch, &body)
+        let body = writer.write_substituted(&k.stages[0].insts, &NoEffects, &mut uses, &places)?;
+        let text = self.tiles.text(&writer, (&tiles, &fill, &body), &mut uses);
+        assemble(program, ENTRY, &uses, self.tiles.launch(&k.outer), &text)
     }
 }

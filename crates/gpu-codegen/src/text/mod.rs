@@ -7,4 +7,5 @@ pub(crate) mod index;
 pub(crate) mod lanes;
 pub(crate) mod ops;
 pub(crate) mod template;
+pub(crate) mod tiles;
 pub(crate) mod types;

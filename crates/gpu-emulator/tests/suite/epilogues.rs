@@ -247,6 +247,46 @@ fn epilogues_in_every_order() {
     }
 }
 
+/// `out = weight - result`, as an update writes a row-major weight whose gradient has its channels innermost: the points of the window
+/// are one dimension of a tile, in either direction.
+#[test]
+fn results_that_an_update_transposes() {
+    let channels_last = [0, 2, 3, 1];
+    let row_major = [0, 1, 2, 3];
+    for (sizes, order, out) in [
+        ([3, 100, 3, 3], channels_last, row_major),
+        ([2, 33, 3, 2], channels_last, row_major),
+        ([2, 40, 5, 7], channels_last, row_major),
+        ([1, 260, 2, 2], row_major, channels_last),
+        ([5, 16, 4, 4], row_major, channels_last),
+    ] {
+        for dtype in [DType::F32, DType::BF16] {
+            let mut case = Case::default();
+            let [weight, to] = [0, 1].map(|_| case.buffer(dtype, &sizes, &out));
+            let mut b = BodyBuilder::new();
+            let index: Shape = (0..4).map(SymExpr::loop_var).collect();
+            let x = b.push(DType::F32, InstKind::Template);
+            let w = b.load(weight, dtype, index.clone());
+            let w = b.cast(w, DType::F32);
+            let x = b.op(ScalarOp::Sub, &[w, x]);
+            let x = b.cast(x, dtype);
+            b.store(to, index, x, StoreMode::Write);
+            let body = Epilogue { ranges: shape(&sizes), insts: b.finish() };
+            let step = product(case.operand(weight), body);
+            let kernel = epilogue(&case.program, &step, dtype, Packed::Dense(&order)).unwrap();
+            assert!(kernel.source.contains("__shared__"), "{sizes:?} goes through tiles\n{}", kernel.source);
+            let count: i64 = sizes.iter().product();
+            let result: Vec<f32> = (0..count as usize).map(|i| number(9, i)).collect();
+            let (got, _) = case.run(&kernel, &[to_bytes(dtype, &result)], to);
+            for p in points(&sizes) {
+                let place = at(&p, &dense(&sizes, &out));
+                let wanted = case.data[weight.index()][place] - result[at(&p, &dense(&sizes, &order))];
+                assert_eq!(got[place], wanted, "{dtype} {sizes:?} at {p:?}\n{}", kernel.source);
+            }
+        }
+    }
+}
+
 /// What is stored elsewhere too, under a mask or in another dtype is not where the result was; nor is it where the epilogue reads
 /// another element of the same buffer.
 #[test]

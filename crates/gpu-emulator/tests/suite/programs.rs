@@ -221,6 +221,15 @@ fn transposes() {
         let straight = c.any(dtype, &[sizes[2], sizes[1], sizes[0]]);
         c.shows("aten.logical_or.default", vec![first.into(), straight.into()]);
     }
+    // Windows between channels, and the other way round; sizes that are no multiples of a tile's.
+    for (dtype, sizes) in [(F32, [3, 100, 9]), (BF16, [2, 9, 100]), (F64, [2, 4, 260]), (Bool, [5, 12, 16])] {
+        let x = c.any(dtype, &sizes);
+        let transposed = c.call("aten.permute.default", vec![x.into(), ints(&[0, 2, 1])]);
+        c.shows("aten.clone.default", vec![transposed.into(), Arg::None]);
+    }
+    let weight = c.any(F32, &[4, 70, 3, 3]);
+    let innermost = c.call("aten.permute.default", vec![weight.into(), ints(&[0, 2, 3, 1])]);
+    c.shows("aten.clone.default", vec![innermost.into(), Arg::None]);
     let x = c.any(F32, &[64, 48]);
     let transposed = c.call("aten.t.default", vec![x.into()]);
     let other = c.any(F32, &[48, 64]);
