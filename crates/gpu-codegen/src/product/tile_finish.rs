@@ -21,12 +21,19 @@ pub(crate) struct Finish {
     pub(crate) rows_first: bool,
     /// Buffers that are accessed as vectors ([`Lanes::vectors`]).
     vectors: BTreeMap<BufId, SymExpr>,
+    /// Those whose vectors are read elsewhere than in their memory, with the text of a vector.
+    held: BTreeMap<BufId, String>,
 }
 
 impl Finish {
     /// The best choice for a product's epilogue; tiles are multiples of eight columns.
     pub(crate) fn of(product: &Product<'_>, tile: (i64, i64)) -> Finish {
-        let plain = |rows_first| Finish { lanes: 1, rows_first, vectors: BTreeMap::new() };
+        let plain = |rows_first| Finish {
+            lanes: 1,
+            rows_first,
+            vectors: BTreeMap::new(),
+            held: BTreeMap::new(),
+        };
         let [axis] = &product.cols[..] else { return plain(false) };
         let Some((var, step)) = &axis.result else { return plain(false) };
         let stores: Vec<(BufId, &[SymExpr])> =
@@ -40,10 +47,21 @@ impl Finish {
                 && is_multiple(&axis.extent, count)
                 && tile.1 % count == 0;
             if fits && lanes.address(main, index).is_some() {
-                return Finish { lanes: count, rows_first: false, vectors: lanes.vectors() };
+                let vectors = lanes.vectors();
+                return Finish { lanes: count, rows_first: false, vectors, held: BTreeMap::new() };
             }
         }
         plain(along_rows(product, main, index))
+    }
+
+    /// Whether threads access a buffer as vectors.
+    pub(crate) fn is_vector(&self, buf: BufId) -> bool {
+        self.vectors.contains_key(&buf)
+    }
+
+    /// Reads the vectors of a buffer by this text.
+    pub(crate) fn hold(&mut self, buf: BufId, text: String) {
+        self.held.insert(buf, text);
     }
 
     /// Returns statements that run the epilogue for `row`, columns `col…` and the batch indices `g0…`, with the sums in
@@ -64,7 +82,7 @@ impl Finish {
             product.program,
             epilogue,
             (moving, self.lanes),
-            &self.vectors,
+            (&self.vectors, &self.held),
             &mut w.uses,
         )?);
         Ok(out)

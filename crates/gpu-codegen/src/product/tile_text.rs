@@ -9,6 +9,7 @@ use ir_core::{DType, SymExpr};
 
 use crate::product::tile::{Axis, Product, Reading, count, is_multiple, merged};
 use crate::product::tile_finish::Finish;
+use crate::product::tma_epilogue::{self, Fetched};
 use crate::product::tma_text::WARPGROUP;
 use crate::text::body::{BodyWriter, Uses};
 use crate::text::template::{assemble, blocks_of};
@@ -146,11 +147,13 @@ pub(crate) struct Writer<'a> {
     pub(crate) product: &'a Product<'a>,
     pub(crate) form: Form,
     pub(crate) uses: Uses,
+    /// What TMA copies for the epilogue.
+    pub(crate) fetched: Vec<Fetched>,
 }
 
 impl<'a> Writer<'a> {
     fn new(product: &'a Product<'a>, form: Form) -> Writer<'a> {
-        Writer { product, form, uses: Uses::default() }
+        Writer { product, form, uses: Uses::default(), fetched: Vec::new() }
     }
 
     /// A size as text.
@@ -407,6 +410,22 @@ block_sync();
         )
     }
 
+    /// The condition that `row` and `col` are those of a point of the result; where tiles divide it, loads of several points are
+    /// in flight at once only without one.
+    pub(crate) fn inside(&mut self) -> String {
+        let lines = [
+            ("row", count(&self.product.rows), self.form.tile.0),
+            ("col", count(&self.product.cols), self.form.tile.1),
+        ];
+        let mut conditions = Vec::new();
+        for (name, points, tile) in lines {
+            if !is_multiple(&points, tile) {
+                conditions.push(format!("{name} < {}", self.text(&points)));
+            }
+        }
+        if conditions.is_empty() { "true".to_owned() } else { conditions.join(" && ") }
+    }
+
     /// The launch over all tiles.
     pub(crate) fn launch(&self) -> Launch {
         let (tiles_m, tiles_n) = self.tiles();
@@ -417,17 +436,23 @@ block_sync();
             }
             _ => tiles,
         };
+        // Persistent blocks have them in their ring.
+        let own = match self.form.pipeline {
+            Pipeline::Tma => tma_epilogue::bytes(&self.form, &self.fetched),
+            _ => 0,
+        };
         Launch {
             blocks: [blocks, SymExpr::from_i64(self.form.parts), SymExpr::ONE],
             threads: self.form.threads() as u32,
-            shared: self.form.shared(self.product) as u32,
+            shared: (self.form.shared(self.product) + own) as u32,
         }
     }
 
     /// The kernel that runs the epilogue on its tile, alone or with its cluster.
     fn whole(mut self) -> Result<Kernel, GenError> {
+        let mut finish = Finish::of(self.product, self.form.tile);
+        self.fetch(&mut finish, "r", "c")?;
         let mut body = self.sums()?;
-        let finish = Finish::of(self.product, self.form.tile);
         let (lanes, rows_first) = (finish.lanes, finish.rows_first);
         let clustered = self.form.parts > 1;
         let meet = if clustered {
@@ -435,8 +460,7 @@ block_sync();
         } else {
             "block_sync();\nconstexpr int from_row = 0, high = BM;"
         };
-        let (m, n) = (count(&self.product.rows), count(&self.product.cols));
-        let (m, n) = (self.text(&m), self.text(&n));
+        let inside = self.inside();
         let place = if rows_first {
             "const int r = from_row + e % high, c = e / high;"
         } else {
@@ -452,7 +476,7 @@ constexpr int LANES = {lanes};
 for (int e = threadIdx.x; e < {points} / LANES; e += THREADS) {{
 {place}
 const idx row = row0 + r, col = col0 + c;
-if (row < {m} && col < {n}) {{
+if ({inside}) {{
 float sum[LANES];
 tile_result<LANES, PARTS, BM * PITCH>(sum, sums, sums + {at});
 {text}}}
