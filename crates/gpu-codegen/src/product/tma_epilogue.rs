@@ -119,12 +119,7 @@ fn is_written(product: &Product<'_>, buf: BufId) -> bool {
 
 /// The tensor map of a buffer that is read at every point of the result, with boxes of `rows` rows, and the batch axes that
 /// advance it; `None` where TMA cannot read it or where it is smaller than the result.
-fn map(
-    product: &Product<'_>,
-    buf: BufId,
-    index: &[SymExpr],
-    rows: i64,
-) -> Option<(TensorMap, Vec<usize>)> {
+fn map(product: &Product<'_>, buf: BufId, index: &[SymExpr], rows: i64) -> Option<(TensorMap, Vec<usize>)> {
     let Product { program, epilogue, .. } = product;
     let dtype = program.buffers[buf].dtype;
     if !matches!(dtype, DType::F16 | DType::BF16 | DType::F32) {
@@ -228,7 +223,8 @@ impl Writer<'_> {
         }
         let pieces = self.form.pieces(&self.fetched);
         let mut out = self.fetched_loads();
-        let _ = write!(out, "#pragma unroll 1\nfor (int piece = 0; piece < BN; piece += {}) {{\n", pieces * SLAB);
+        let _ =
+            write!(out, "#pragma unroll 1\nfor (int piece = 0; piece < BN; piece += {}) {{\n", pieces * SLAB);
         for (n, f) in self.fetched.iter().enumerate() {
             let strips = pieces * SLAB / f.line();
             let _ = write!(
@@ -256,10 +252,8 @@ at.next();
         release.push_str("if ((part + 1) % (Core::MI * PIECES) == 0) {\n");
         for n in 0..self.fetched.len() {
             let _ = writeln!(names, "int held{n} = 0;");
-            let _ = writeln!(
-                wait,
-                "held{n} = at.stage;\nmbarrier_wait(full + held{n}, at.phase);\nat.next();"
-            );
+            let _ =
+                writeln!(wait, "held{n} = at.stage;\nmbarrier_wait(full + held{n}, at.phase);\nat.next();");
             let _ = writeln!(release, "mbarrier_arrive<SHARE>(empty + held{n});");
         }
         wait.push_str("}\n");

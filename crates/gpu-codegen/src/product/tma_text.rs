@@ -24,8 +24,8 @@ use crate::{ENTRY, Kernel};
 pub(crate) const WARPGROUP: i64 = 128;
 /// Columns that a warp passes through shared memory to the epilogue at once.
 pub(crate) const SLAB: i64 = 64;
-/// Iterations over those columns whose loads are in flight at once.
-const AT_ONCE: i64 = 4;
+/// Iterations over points of a tile whose loads are in flight at once.
+pub(crate) const AT_ONCE: i64 = 4;
 /// Rows per warp in a product of a warpgroup.
 const WARP_ROWS: i64 = 16;
 /// Bytes of the two barriers of a stage, and of the one for what a block copies for its epilogue.
@@ -281,8 +281,8 @@ const int lane = threadIdx.x & 31;
 {names}#pragma unroll 1
 for (int part = 0; part < Core::MI * PARTS_N; ++part) {{
 const int part_m = part % Core::MI, part_n = part / Core::MI;
-{wait}core.store_slab(slab, part_m, part_n);
-wave_sync();
+core.store_slab(slab, part_m, part_n);
+{wait}wave_sync();
 #pragma unroll {at_once}
 for (int turn = 0; turn < {turns}; ++turn) {{
 {place}

@@ -84,17 +84,26 @@ fn a_tensor_of_each_dtype() {
     }
 }
 
+/// Whole tiles, of which the blocks of a cluster have an odd number.
+#[test]
+fn whole_tiles() {
+    let of = Product { dtype: BF16, out: BF16, sizes: [1, 384, 256, 64] };
+    copied(&product("whole", &of, &[(BF16, [0, 256, 1])]), 1, &FORMS[..3]);
+}
+
 #[test]
 fn several_tensors_of_two_dtypes() {
-    let of = Product { dtype: BF16, out: BF16, sizes: [1, 200, 264, 136] };
-    let names = product("two", &of, &[(BF16, [0, 264, 1]), (F32, [0, 272, 1])]);
+    let of = Product { dtype: BF16, out: BF16, sizes: [1, 392, 328, 136] };
+    let names = product("two", &of, &[(BF16, [0, 328, 1]), (F32, [0, 336, 1])]);
     copied(&names, 2, &FORMS[..2]);
     // More than a ring has stages for: the others are read as before.
+    let of = Product { sizes: [1, 200, 264, 136], ..of };
     let all = [BF16, F16, BF16, F32].map(|dtype| (dtype, [0, 264, 1]));
     copied(&product("four", &of, &all), 3, &["_persistent_128x128"]);
     // Rows that are longer than the result's, and wider results than operands.
     let wide = Product { dtype: F16, out: F32, sizes: [1, 136, 72, 64] };
-    copied(&product("wide", &wide, &[(F16, [0, 80, 1]), (F32, [0, 72, 1])]), 2, &["64x64"]);
+    copied(&product("wide", &wide, &[(F16, [0, 80, 1]), (F32, [0, 72, 1])]), 2, &FORMS[..1]);
+    copied(&product("wide", &wide, &[(F32, [0, 72, 1]), (F16, [0, 72, 1])]), 1, &["64x64"]);
 }
 
 #[test]
