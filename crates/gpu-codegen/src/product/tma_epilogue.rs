@@ -129,7 +129,7 @@ fn map(product: &Product<'_>, buf: BufId, index: &[SymExpr], rows: i64) -> Optio
     let mut steps = Vec::new();
     for v in 0..epilogue.ranges.len() {
         let (step, rest) = offset.affine_in(&Atom::Loop(v as u32))?;
-        let constant = !step.any_leaf(&|a: &Atom| matches!(a, Atom::Loop(_)));
+        let constant = !step.any_leaf(|a: &Atom| matches!(a, Atom::Loop(_)));
         steps.push(constant.then_some(step)?);
         offset = rest;
     }
@@ -199,6 +199,12 @@ impl Writer<'_> {
             let _ = writeln!(out, "constexpr int PIECES = {};", self.form.pieces(&self.fetched));
         }
         Ok(out)
+    }
+
+    /// Brings the tensor maps nearer, like those of the operands but by another warp.
+    pub(crate) fn fetched_maps(&self) -> String {
+        let one = |n: usize| format!("if (threadIdx.x == 32) tma_prefetch(map{});\n", n + 2);
+        (0..self.fetched.len()).map(one).collect()
     }
 
     /// The functions that copy a box of each tensor.

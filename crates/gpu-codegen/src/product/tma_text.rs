@@ -79,6 +79,7 @@ impl Writer<'_> {
         let form = self.form;
         let (bm, bn) = form.tile;
         let fetched = self.fetched_head()?;
+        let prefetch = self.fetched_maps();
         Ok(format!(
             "constexpr int BM = {bm}, BN = {bn}, STAGES = {stages}, THREADS = {threads}, PARTS = {parts}, CONSUMERS = {consumers}, SHARE = {share};
 typedef {ty} T;
@@ -88,7 +89,7 @@ typedef BulkTile<T, BN, {b}> B;
 constexpr int DEPTH = A::DEPTH, STAGE = A::BYTES + B::BYTES;
 {ring}DYNAMIC_TILES(memory);
 u64 *full = (u64 *)(memory + RING), *empty = full + STAGES;
-bulk_begin<STAGES, CONSUMERS, SHARE>(full, empty, map0, map1);
+{prefetch}bulk_begin<STAGES, CONSUMERS, SHARE>(full, empty, map0, map1);
 const int depth = (int)({depth});
 ",
             stages = form.stages,
