@@ -4,6 +4,8 @@
 //! The softmax is that of `flash`. Not here: rows wider than [`MAX_WIDTH`] and operands that TMA cannot read, which are
 //! left to `flash`.
 
+use std::collections::BTreeMap;
+
 use ir_core::{DType, SymExpr};
 use kernel_ir::{Attention, Operand, Program};
 
@@ -375,7 +377,7 @@ flash.turns(turns, {factor}, {score_transform});
         let (program, epilogue) = (self.tma.program, &self.k.epilogue);
         // A thread holds pairs of adjacent columns.
         let vectors = Lanes { program, epilogue, var: 3, count: 2 }.vectors();
-        let tail = lanes::text(program, epilogue, (Some(3), 2), &vectors, uses)?;
+        let tail = lanes::text(program, epilogue, (Some(3), 2), (&vectors, &BTreeMap::new()), uses)?;
         let sums = match o.sums("flash.most[r] * 0.6931471805599453f", "flash.total[r]", uses) {
             none if none.is_empty() => none,
             sums => format!(

@@ -473,7 +473,7 @@ for (int v = 0; v < V; ++v) acc[r][t][v] = 0.0f;
             program,
             &k.epilogue,
             (moving, finish.cols * finish.lanes),
-            &finish.vectors,
+            (&finish.vectors, &BTreeMap::new()),
             &mut self.uses,
         )?;
         let element = match (finish.cols, finish.lanes) {

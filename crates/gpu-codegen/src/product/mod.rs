@@ -15,5 +15,6 @@ pub(crate) mod tile_rule;
 pub(crate) mod tile_text;
 pub(crate) mod tile_work;
 pub(crate) mod tma;
+pub(crate) mod tma_epilogue;
 pub(crate) mod tma_rule;
 pub(crate) mod tma_text;

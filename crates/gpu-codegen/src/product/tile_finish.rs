@@ -21,12 +21,15 @@ pub(crate) struct Finish {
     pub(crate) rows_first: bool,
     /// Buffers that are accessed as vectors ([`Lanes::vectors`]).
     vectors: BTreeMap<BufId, SymExpr>,
+    /// Those whose vectors are read elsewhere than in their memory, with the text of a vector.
+    held: BTreeMap<BufId, String>,
 }
 
 impl Finish {
     /// The best choice for a product's epilogue; tiles are multiples of eight columns.
     pub(crate) fn of(product: &Product<'_>, tile: (i64, i64)) -> Finish {
-        let plain = |rows_first| Finish { lanes: 1, rows_first, vectors: BTreeMap::new() };
+        let plain =
+            |rows_first| Finish { lanes: 1, rows_first, vectors: BTreeMap::new(), held: BTreeMap::new() };
         let [axis] = &product.cols[..] else { return plain(false) };
         let Some((var, step)) = &axis.result else { return plain(false) };
         let stores: Vec<(BufId, &[SymExpr])> =
@@ -40,10 +43,35 @@ impl Finish {
                 && is_multiple(&axis.extent, count)
                 && tile.1 % count == 0;
             if fits && lanes.address(main, index).is_some() {
-                return Finish { lanes: count, rows_first: false, vectors: lanes.vectors() };
+                let vectors = lanes.vectors();
+                return Finish { lanes: count, rows_first: false, vectors, held: BTreeMap::new() };
             }
         }
         plain(along_rows(product, main, index))
+    }
+
+    /// Whether threads access a buffer as vectors.
+    pub(crate) fn is_vector(&self, buf: BufId) -> bool {
+        self.vectors.contains_key(&buf)
+    }
+
+    /// Whether threads wait for memory at every point: the epilogue reads vectors there that differ from row to row.
+    pub(crate) fn waits(&self, product: &Product<'_>) -> bool {
+        let rows: Vec<usize> =
+            product.rows.iter().filter_map(|axis| axis.result.as_ref()).map(|r| r.0).collect();
+        let read = |inst: &Inst| match &inst.kind {
+            InstKind::Load { buf, index, .. } if self.is_vector(*buf) && !self.held.contains_key(buf) => {
+                let by_rows = |a: &Atom| matches!(a, Atom::Loop(v) if rows.contains(&(*v as usize)));
+                index.iter().any(|e| e.any_leaf(by_rows))
+            }
+            _ => false,
+        };
+        product.epilogue.insts.iter().any(read)
+    }
+
+    /// Reads the vectors of a buffer by this text.
+    pub(crate) fn hold(&mut self, buf: BufId, text: String) {
+        self.held.insert(buf, text);
     }
 
     /// Returns statements that run the epilogue for `row`, columns `col…` and the batch indices `g0…`, with the sums in
@@ -64,7 +92,7 @@ impl Finish {
             product.program,
             epilogue,
             (moving, self.lanes),
-            &self.vectors,
+            (&self.vectors, &self.held),
             &mut w.uses,
         )?);
         Ok(out)

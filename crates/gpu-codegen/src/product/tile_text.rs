@@ -9,7 +9,8 @@ use ir_core::{DType, SymExpr};
 
 use crate::product::tile::{Axis, Product, Reading, count, is_multiple, merged};
 use crate::product::tile_finish::Finish;
-use crate::product::tma_text::WARPGROUP;
+use crate::product::tma_epilogue::{self, Fetched};
+use crate::product::tma_text::{AT_ONCE, WARPGROUP};
 use crate::text::body::{BodyWriter, Uses};
 use crate::text::template::{assemble, blocks_of};
 use crate::text::types::memory_type;
@@ -66,6 +67,8 @@ pub(crate) struct Form {
     pub(crate) cluster: bool,
 }
 
+/// The condition of points where every tile is whole.
+const EVERYWHERE: &str = "true";
 /// Number of consecutive tiles along the rows, which reuse their columns while these are in the cache.
 const GROUP: i64 = 8;
 /// Padding floats between the rows of a tile of sums, so that fragments are stored without bank conflicts.
@@ -146,11 +149,13 @@ pub(crate) struct Writer<'a> {
     pub(crate) product: &'a Product<'a>,
     pub(crate) form: Form,
     pub(crate) uses: Uses,
+    /// What TMA copies for the epilogue.
+    pub(crate) fetched: Vec<Fetched>,
 }
 
 impl<'a> Writer<'a> {
     fn new(product: &'a Product<'a>, form: Form) -> Writer<'a> {
-        Writer { product, form, uses: Uses::default() }
+        Writer { product, form, uses: Uses::default(), fetched: Vec::new() }
     }
 
     /// A size as text.
@@ -407,6 +412,23 @@ block_sync();
         )
     }
 
+    /// The condition that `row` and `col` are those of a point of the result; where tiles divide it, loads of several points are
+    /// in flight at once only without one. Kernels whose copies go through registers keep theirs, of which nothing was measured.
+    pub(crate) fn inside(&mut self) -> String {
+        // Of blocks that share an operand the last ones may have no row at all.
+        let lines = [
+            ("row", count(&self.product.rows), self.form.tile.0 * self.form.share()),
+            ("col", count(&self.product.cols), self.form.tile.1),
+        ];
+        let mut conditions = Vec::new();
+        for (name, points, tile) in lines {
+            if self.form.pipeline == Pipeline::Registers || !is_multiple(&points, tile) {
+                conditions.push(format!("{name} < {}", self.text(&points)));
+            }
+        }
+        if conditions.is_empty() { EVERYWHERE.to_owned() } else { conditions.join(" && ") }
+    }
+
     /// The launch over all tiles.
     pub(crate) fn launch(&self) -> Launch {
         let (tiles_m, tiles_n) = self.tiles();
@@ -417,17 +439,23 @@ block_sync();
             }
             _ => tiles,
         };
+        // Persistent blocks have them in their ring.
+        let own = match self.form.pipeline {
+            Pipeline::Tma => tma_epilogue::bytes(&self.form, &self.fetched),
+            _ => 0,
+        };
         Launch {
             blocks: [blocks, SymExpr::from_i64(self.form.parts), SymExpr::ONE],
             threads: self.form.threads() as u32,
-            shared: self.form.shared(self.product) as u32,
+            shared: (self.form.shared(self.product) + own) as u32,
         }
     }
 
     /// The kernel that runs the epilogue on its tile, alone or with its cluster.
     fn whole(mut self) -> Result<Kernel, GenError> {
+        let mut finish = Finish::of(self.product, self.form.tile);
+        self.fetch(&mut finish, "r", "c")?;
         let mut body = self.sums()?;
-        let finish = Finish::of(self.product, self.form.tile);
         let (lanes, rows_first) = (finish.lanes, finish.rows_first);
         let clustered = self.form.parts > 1;
         let meet = if clustered {
@@ -435,8 +463,7 @@ block_sync();
         } else {
             "block_sync();\nconstexpr int from_row = 0, high = BM;"
         };
-        let (m, n) = (count(&self.product.rows), count(&self.product.cols));
-        let (m, n) = (self.text(&m), self.text(&n));
+        let inside = self.inside();
         let place = if rows_first {
             "const int r = from_row + e % high, c = e / high;"
         } else {
@@ -445,14 +472,24 @@ block_sync();
         let text = finish.text(&mut self)?;
         let own = Walk { meet, place, points: "high * BN", at: "r * PITCH + c", end: "" };
         let Walk { meet, place, points, at, end } = self.form.slabs(rows_first).unwrap_or(own);
+        let form = &self.form;
+        // The compiler moves no load over a condition of an earlier point, be it that of the loop.
+        let exact = form.parts == 1 && (form.tile.0 * form.tile.1) % (lanes * form.threads()) == 0;
+        let moves = exact && inside == EVERYWHERE && form.slab().is_none();
+        let turns = match moves && finish.waits(self.product) {
+            true => format!(
+                "#pragma unroll {AT_ONCE}\nfor (int turn = 0; turn < BM * BN / LANES / THREADS; ++turn) {{\nconst int e = turn * THREADS + threadIdx.x;"
+            ),
+            false => format!("for (int e = threadIdx.x; e < {points} / LANES; e += THREADS) {{"),
+        };
         let _ = write!(
             body,
             "{meet}
 constexpr int LANES = {lanes};
-for (int e = threadIdx.x; e < {points} / LANES; e += THREADS) {{
+{turns}
 {place}
 const idx row = row0 + r, col = col0 + c;
-if (row < {m} && col < {n}) {{
+if ({inside}) {{
 float sum[LANES];
 tile_result<LANES, PARTS, BM * PITCH>(sum, sums, sums + {at});
 {text}}}

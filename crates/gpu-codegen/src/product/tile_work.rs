@@ -9,8 +9,10 @@ use kernel_ir::{Epilogue, InstKind, Program, ScalarOp};
 use crate::Target;
 use crate::cost::{TERMS, Work};
 use crate::product::tile::{Product, Reading, count, hint};
+use crate::product::tile_finish::Finish;
 use crate::product::tile_rule::rate;
 use crate::product::tile_text::{Form, Pipeline, Unit};
+use crate::product::tma_epilogue::fetched;
 
 /// Warps and bytes of shared memory per multiprocessor.
 const WARPS: i64 = 48;
@@ -112,6 +114,9 @@ pub(crate) fn of_form(product: &Product<'_>, form: &Form, target: &Target) -> Op
     let ((bm, bn), device) = (form.tile, f64::from(target.multiprocessors.max(1)));
     let (each, tile) = (f.each as f64, (bm * bn) as f64);
     let own = of_product(product);
+    // What is copied for the epilogue waits for no memory there.
+    let copied = fetched(product, form, &Finish::of(product, form.tile)).len() as f64;
+    let operations = own.operations - LONG_OPERATION * copied;
     let second = form.parts > 1 && !form.cluster;
     let terms = terms(&[
         ("launch", 1.0),
@@ -121,7 +126,7 @@ pub(crate) fn of_form(product: &Product<'_>, form: &Form, target: &Target) -> Op
         ("latency", f.starts * START_LATENCIES + f.waves * f.steps / (form.stages - 1).max(1) as f64),
         ("copies", each * f.steps * (SINGLE_COPY * f.singles + f.vectors)),
         ("end", each * tile),
-        ("epilogue", if second { own.operations * f.points / device } else { own.operations * each * tile }),
+        ("epilogue", if second { operations * f.points / device } else { operations * each * tile }),
         ("exchange", if form.cluster { each * tile } else { 0.0 }),
         ("second", f64::from(u8::from(second))),
         ("sums", if second { 4.0 * f.points * form.parts as f64 } else { 0.0 }),

@@ -11,11 +11,11 @@ use crate::TensorMap;
 use crate::product::tile::{Axis, Product, count, is_multiple, merged};
 
 /// Bytes of a line of a box, the unit of the swizzle.
-const LINE: i64 = 128;
+pub(crate) const LINE: i64 = 128;
 /// The alignment of addresses and strides.
 pub(crate) const GRAIN: i64 = 16;
 /// Maximum number of dimensions of a tensor map.
-const MAX_DIMENSIONS: usize = 5;
+pub(crate) const MAX_DIMENSIONS: usize = 5;
 /// The largest size of a dimension whose coordinates, including a tile beyond its end, fit 32 bits.
 const MAX_POINTS: i64 = i32::MAX as i64 - 512;
 

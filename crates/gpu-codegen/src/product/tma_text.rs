@@ -15,6 +15,7 @@ use crate::product::tile::{Product, count};
 use crate::product::tile_finish::Finish;
 use crate::product::tile_text::{Form, Pipeline, SUMS_GAP, Writer};
 use crate::product::tma::{self, Major};
+use crate::product::tma_epilogue::{self, PART_COLUMN};
 use crate::text::template::assemble;
 use crate::text::types::memory_type;
 use crate::{ENTRY, Kernel};
@@ -22,13 +23,14 @@ use crate::{ENTRY, Kernel};
 /// Threads per warpgroup.
 pub(crate) const WARPGROUP: i64 = 128;
 /// Columns that a warp passes through shared memory to the epilogue at once.
-const SLAB: i64 = 64;
-/// Iterations over those columns whose loads are in flight at once.
-const AT_ONCE: i64 = 4;
+pub(crate) const SLAB: i64 = 64;
+/// Iterations over points of a tile whose loads are in flight at once.
+pub(crate) const AT_ONCE: i64 = 4;
 /// Rows per warp in a product of a warpgroup.
 const WARP_ROWS: i64 = 16;
-/// Bytes of the two barriers of a stage.
+/// Bytes of the two barriers of a stage, and of the one for what a block copies for its epilogue.
 const BARRIERS: i64 = 16;
+const EPILOGUE_BARRIER: i64 = 8;
 /// Loops over stages wait for a barrier in each turn, so that unrolled they are no faster; by itself NVRTC unrolls them four
 /// times or, where the number of stages is small, wholly, and takes twice the time.
 const ROLLED: &str = "#pragma unroll 1\n";
@@ -39,14 +41,19 @@ impl Form {
         self.warps.0 * self.warps.1 * 32 / WARPGROUP
     }
 
+    /// Bytes of a stage of the ring.
+    pub(crate) fn stage(&self) -> i64 {
+        (self.tile.0 + self.tile.1) * 128
+    }
+
     /// Bytes of shared memory of a TMA product, whose sums take `sums` bytes where they pass through it as a whole.
     pub(crate) fn tma_shared(&self, sums: i64) -> i64 {
-        let ring = self.stages * (self.tile.0 + self.tile.1) * 128;
+        let ring = self.stages * self.stage();
         let body = match self.pipeline {
             Pipeline::Persistent { .. } => ring + self.warps.0 * self.warps.1 * WARP_ROWS * SLAB * 4,
             _ => ring.max(sums),
         };
-        body + self.stages * BARRIERS
+        body + self.stages * BARRIERS + EPILOGUE_BARRIER
     }
 
     /// Number of blocks in a cluster that share the reads of the right operand.
@@ -71,16 +78,18 @@ impl Writer<'_> {
     fn tma_head(&mut self, majors: [Major; 2], ring: &str) -> Result<String, GenError> {
         let form = self.form;
         let (bm, bn) = form.tile;
+        let fetched = self.fetched_head()?;
+        let prefetch = self.fetched_maps();
         Ok(format!(
             "constexpr int BM = {bm}, BN = {bn}, STAGES = {stages}, THREADS = {threads}, PARTS = {parts}, CONSUMERS = {consumers}, SHARE = {share};
 typedef {ty} T;
 typedef BulkTile<T, BM, {a}> A;
 typedef BulkTile<T, BN, {b}> B;
-typedef WgmmaProduct<T, A, B, BM / CONSUMERS, BN> Core;
+{fetched}typedef WgmmaProduct<T, A, B, BM / CONSUMERS, BN> Core;
 constexpr int DEPTH = A::DEPTH, STAGE = A::BYTES + B::BYTES;
 {ring}DYNAMIC_TILES(memory);
 u64 *full = (u64 *)(memory + RING), *empty = full + STAGES;
-bulk_begin<STAGES, CONSUMERS, SHARE>(full, empty, map0, map1);
+{prefetch}bulk_begin<STAGES, CONSUMERS, SHARE>(full, empty, map0, map1);
 const int depth = (int)({depth});
 ",
             stages = form.stages,
@@ -159,11 +168,16 @@ wgmma_wait<0>();
     /// Returns the text up to the tile of sums in shared memory, like [`Writer::sums`] of other pipelines.
     pub(crate) fn tma_sums(&mut self) -> Result<String, GenError> {
         let majors = self.tma_maps()?;
+        let fetched = tma_epilogue::bytes(&self.form, &self.fetched);
         let ring = format!(
-            "constexpr int PITCH = BN + {SUMS_GAP}, SUMS = BM * PITCH * 4, RING = STAGES * STAGE > SUMS ? STAGES * STAGE : SUMS;\n"
+            "constexpr int PITCH = BN + {SUMS_GAP}, SUMS = BM * PITCH * 4, FETCHED = {fetched};
+constexpr int RING = (STAGES * STAGE > SUMS ? STAGES * STAGE : SUMS) + FETCHED;
+"
         );
         let mut out = self.tma_head(majors, &ring)?;
+        out.push_str(&self.tiles_of_block());
         out.push_str(&self.place("(idx)blockIdx.x"));
+        let wait = if self.fetched.is_empty() { "" } else { "mbarrier_wait(empty + STAGES, 0);\n" };
         let _ = write!(
             out,
             "const int share = (depth + PARTS - 1) / PARTS, first = (int)blockIdx.y * share, last = imin<int>(first + share, depth);
@@ -171,15 +185,16 @@ float *sums = (float *)memory;
 Ring<STAGES> at;
 if (threadIdx.x >= CONSUMERS * 128) {{
 if (threadIdx.x == CONSUMERS * 128) {{
-{}}}
+{}{}}}
 }} else {{
 Core core;
 {}if (first >= last) core.clear();
 barrier_sync(1, CONSUMERS * 128);
 core.template store<PITCH>(sums);
 }}
-",
+{wait}",
             self.produce(majors, "first", "last"),
+            self.produce_tiles(),
             self.consume("first", "last"),
         );
         Ok(out)
@@ -187,6 +202,8 @@ core.template store<PITCH>(sums);
 
     /// The kernel with persistent blocks: each takes one tile after another and runs the epilogue warp by warp.
     pub(crate) fn persistent(mut self) -> Result<Kernel, GenError> {
+        let mut finish = Finish::of(self.product, self.form.tile);
+        self.fetch(&mut finish, "Core::row(part_m) + r", &format!("{PART_COLUMN} + c"))?;
         let majors = self.tma_maps()?;
         let ring = format!(
             "constexpr int SLAB = {WARP_ROWS} * {SLAB}, RING = STAGES * STAGE + CONSUMERS * 4 * SLAB * 4;\n"
@@ -203,13 +220,13 @@ core.template store<PITCH>(sums);
             true => ("registers_down<40>();\n", "registers_up<232>();\n"),
             false => ("", ""),
         };
-        let finish = self.finish_slab()?;
+        let finish = self.finish_slab(&finish)?;
         let _ = write!(
             body,
             "Ring<STAGES> at;
 if (warpgroup() == CONSUMERS) {{
 {down}if (threadIdx.x == CONSUMERS * 128) {{
-{turns}{}}}
+{turns}{}{}}}
 }}
 }} else {{
 {up}Core core;
@@ -220,6 +237,7 @@ float *slab = (float *)(memory + STAGES * STAGE) + (threadIdx.x >> 5) * SLAB;
 bulk_end<SHARE>();
 ",
             self.produce(majors, "0", "depth"),
+            self.produce_fetched(),
             self.consume("0", "depth"),
         );
         let launch = self.launch();
@@ -239,8 +257,7 @@ bulk_end<SHARE>();
 
     /// The epilogue on the sums of a warp, through shared memory of its own, so that lanes have adjacent columns and the
     /// epilogue's text occurs once.
-    fn finish_slab(&mut self) -> Result<String, GenError> {
-        let finish = Finish::of(self.product, self.form.tile);
+    fn finish_slab(&mut self, finish: &Finish) -> Result<String, GenError> {
         let lanes = finish.lanes;
         // Lanes per row; all iterations of a thread have the same column where a row takes at most a warp.
         let line = SLAB / lanes;
@@ -256,28 +273,28 @@ bulk_end<SHARE>();
             false => format!("const int r = turn / {0}, c = turn % {0} * 32 + lane;", line / 32),
         };
         let at_once = if lanes > 1 { AT_ONCE } else { 1 };
-        let (m, n) = (count(&self.product.rows), count(&self.product.cols));
-        let (m, n) = (self.text(&m), self.text(&n));
+        let inside = self.inside();
         let text = finish.text(self)?;
+        let [names, wait, release] = self.around_part();
         Ok(format!(
             "constexpr int LANES = {lanes}, PARTS_N = BN / {SLAB};
 const int lane = threadIdx.x & 31;
-#pragma unroll 1
+{names}#pragma unroll 1
 for (int part = 0; part < Core::MI * PARTS_N; ++part) {{
-const int part_m = part / PARTS_N, part_n = part % PARTS_N;
+const int part_m = part % Core::MI, part_n = part / Core::MI;
 core.store_slab(slab, part_m, part_n);
-wave_sync();
+{wait}wave_sync();
 #pragma unroll {at_once}
 for (int turn = 0; turn < {turns}; ++turn) {{
 {place}
 const idx row = row0 + Core::row(part_m) + r, col = col0 + part_n * {SLAB} + c;
-if (row < {m} && col < {n}) {{
+if ({inside}) {{
 float sum[LANES];
 tile_result<LANES, 1, 1>(sum, slab, slab + Core::slab(r, c));
 {text}}}
 }}
 wave_sync();
-}}
+{release}}}
 "
         ))
     }

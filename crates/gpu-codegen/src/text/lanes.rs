@@ -87,12 +87,12 @@ impl Lanes<'_> {
 }
 
 /// Returns statements that run an epilogue over the results `sum[LANES]`. The loop variables are in scope; of the one
-/// along the lanes only its value at lane 0, `lane0_`.
+/// along the lanes only its value at lane 0, `lane0_`. Of the vectors those in `held` are read by a text instead of from memory.
 pub(crate) fn text(
     program: &Program,
     epilogue: &Epilogue,
     (moving, lanes): (Option<usize>, i64),
-    vectors: &BTreeMap<BufId, SymExpr>,
+    (vectors, held): (&BTreeMap<BufId, SymExpr>, &BTreeMap<BufId, String>),
     uses: &mut Uses,
 ) -> Result<String, GenError> {
     let rank = epilogue.ranges.len();
@@ -106,10 +106,15 @@ pub(crate) fn text(
     let wide = BodyWriter { program, extents: &extents, prefix: "e", guard: None, store_guard: None };
     let (mut after, mut placed) = (String::new(), Substitutions::new());
     for (n, (&buf, address)) in vectors.iter().enumerate() {
-        let memory = uses.memory(program.root(buf));
         let ty = memory_type(program.buffers[buf].dtype)?;
-        let address = wide.expr(address, uses);
         let vector = format!("Vec<{ty}, LANES>");
+        placed.insert(buf, format!("x{n}.v[u]"));
+        if let Some(text) = held.get(&buf) {
+            let _ = writeln!(out, "const {vector} x{n} = {text};");
+            continue;
+        }
+        let memory = uses.memory(program.root(buf));
+        let address = wide.expr(address, uses);
         let has = |found: fn(&Inst) -> Option<BufId>| epilogue.insts.iter().any(|i| found(i) == Some(buf));
         let _ = match has(load_of) {
             true => writeln!(out, "{vector} x{n} = *(const {vector} *)({memory} + ({address}));"),
@@ -118,7 +123,6 @@ pub(crate) fn text(
         if has(store_of) {
             let _ = writeln!(after, "*({vector} *)({memory} + ({address})) = x{n};");
         }
-        placed.insert(buf, format!("x{n}.v[u]"));
     }
     let lane = moving.map_or(String::new(), |v| format!("const idx i{v} = lane0_{v} + u;\n"));
     let narrow = BodyWriter { extents: &epilogue.ranges, ..wide };

@@ -29,4 +29,5 @@ mod steps;
 mod tensor_core;
 mod tiles;
 mod tma;
+mod tma_epilogues;
 mod variants;

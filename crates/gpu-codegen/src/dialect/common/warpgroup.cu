@@ -3,7 +3,8 @@
 DEV int warpgroup() { return shuffle((int)(threadIdx.x >> 7), 0); }
 
 // The barriers of a ring: a stage is full when its bytes have arrived, and empty when every warp of the consumer
-// warpgroups of all blocks that share it has released it.
+// warpgroups of all blocks that share it has released it. Behind those of the stages is one for what
+// a block copies for its epilogue.
 template <int STAGES, int CONSUMERS, int SHARE>
 DEV void bulk_begin(u64 *full, u64 *empty, const TensorMap &a, const TensorMap &b) {
     if (threadIdx.x == 0) {
@@ -13,6 +14,7 @@ DEV void bulk_begin(u64 *full, u64 *empty, const TensorMap &a, const TensorMap &
             mbarrier_init(full + stage, 1);
             mbarrier_init(empty + stage, CONSUMERS * 4 * SHARE);
         }
+        mbarrier_init(empty + STAGES, 1);
         mbarrier_publish();
     }
     block_sync();
@@ -59,6 +61,21 @@ template <class T, int ROWS, int MAJOR> struct BulkTile {
         }
     }
 };
+
+// N neighbouring elements of a tensor's tile that was copied for the epilogue, in strips of 128 bytes of all ROWS rows.
+template <class T, int ROWS, int N> DEV Vec<T, N> fetched(const u8 *tile, int row, int col) {
+    constexpr int LINE = 128 / (int)sizeof(T), BYTES = N * (int)sizeof(T), PIECE = BYTES < 16 ? BYTES : 16, WIDTH = PIECE / (int)sizeof(T);
+    const u8 *line = tile + col / LINE * (ROWS * 128) + row * 128;
+    const int at = col % LINE * (int)sizeof(T);
+    Vec<T, N> x;
+    #pragma unroll
+    for (int i = 0; i < BYTES; i += PIECE) {
+        const Vec<T, WIDTH> piece = *(const Vec<T, WIDTH> *)(line + ((at + i) ^ (row & 7) * 16));
+        #pragma unroll
+        for (int w = 0; w < WIDTH; ++w) x.v[i / (int)sizeof(T) + w] = piece.v[w];
+    }
+    return x;
+}
 
 // The product of a warpgroup: PM rows of A's tile by all BN rows of B's. The rows begin at PM times the warpgroup's number.
 template <class T, class A, class B, int PM, int BN> struct WgmmaProduct {

@@ -136,6 +136,42 @@ impl Case {
         Epilogue { ranges: shape(ranges), insts: e.finish() }
     }
 
+    /// Appends `out = (product + t0) * t1 + …` of tensors with these dtypes and strides over the result's dimensions, and computes
+    /// the expected output from `product`.
+    pub fn finish_with<const RANK: usize>(
+        &mut self,
+        dtype: DType,
+        ranges: &[i64; RANK],
+        strides: &[i64],
+        tensors: &[(DType, [i64; RANK])],
+        product: impl Fn(&[i64], &[Vec<f64>]) -> f64,
+    ) -> Epilogue {
+        let read: Vec<BufId> = tensors.iter().map(|(dtype, s)| self.buffer(*dtype, ranges, s)).collect();
+        let out = self.buffer(dtype, ranges, strides);
+        let index: Shape = (0..RANK as u32).map(SymExpr::loop_var).collect();
+        let mut e = BodyBuilder::new();
+        let mut value = e.push(F32, InstKind::Template);
+        for (n, (buf, (dtype, _))) in read.iter().zip(tensors).enumerate() {
+            let t = e.load(*buf, *dtype, index.clone());
+            let t = e.cast(t, F32);
+            value = e.op(if n % 2 == 0 { ScalarOp::Add } else { ScalarOp::Mul }, &[value, t]);
+        }
+        let value = e.cast(value, dtype);
+        e.store(out, index, value, StoreMode::Write);
+        let mut expected = vec![f64::NAN; self.data[out.0 as usize].len()];
+        for i in points(ranges) {
+            let mut value = product(&i, &self.data);
+            for (n, (buf, (_, strides))) in read.iter().zip(tensors).enumerate() {
+                let t = self.data[buf.0 as usize][at(&i, strides)];
+                value = if n % 2 == 0 { value + t } else { value * t };
+            }
+            expected[at(&i, strides)] = value;
+        }
+        self.data[out.0 as usize] = expected;
+        self.out = out;
+        Epilogue { ranges: shape(ranges), insts: e.finish() }
+    }
+
     /// Runs the ways that `choose` gives and compares what they leave; their names.
     pub fn run(self, step: Step, choose: Choose) -> Vec<String> {
         self.run_on(Emulator::default(), step, choose)
