@@ -13,7 +13,7 @@ from typing import Any, Callable
 import torch
 from torch.fx import GraphModule
 
-from . import _native, decompositions, fallback, layouts
+from . import _native, decompositions, fallback, fused_attention, layouts
 from .options import Options, parse
 
 if hasattr(os, "register_at_fork"):
@@ -65,6 +65,7 @@ def ferroflux(
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
     chosen = parse(mode, options)
+    fused_attention.ask_for_fused(gm)
     plain = {kind: compiler(chosen, kind) for kind in ("forward", "backward", "inference")}
     if kept(chosen):
         from . import aot_cache

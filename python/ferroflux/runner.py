@@ -34,7 +34,7 @@ def storage(value: torch.Tensor) -> StorageWeakRef:
 def is_dense(t: torch.Tensor) -> bool:
     """Whether the elements lie side by side in some order of the dimensions. Symbolic sizes are compared as expressions, so
     that no guard is added."""
-    same = lambda a, b: _expression(a) == _expression(b)
+    same = lambda a, b: expression(a) == expression(b)
     open_dims = [d for d in range(t.dim()) if not same(t.size(d), 1)]
     expected = 1
     while open_dims:
@@ -42,11 +42,12 @@ def is_dense(t: torch.Tensor) -> bool:
         if found is None:
             return False
         open_dims.remove(found)
-        expected = _expression(expected) * _expression(t.size(found))
+        expected = expression(expected) * expression(t.size(found))
     return True
 
 
-def _expression(size: Any) -> Any:
+def expression(size: Any) -> Any:
+    """A size or stride that can be compared without a guard."""
     return size.node.expr if isinstance(size, torch.SymInt) else size
 
 
@@ -96,20 +97,20 @@ class Results:
     def _size_of_argument(self, symbol: Any) -> str | None:
         for node, i in self.arguments.items():
             value = node.meta.get("val")
-            if _expression(value) == symbol:
+            if expression(value) == symbol:
                 return f"args[{i}]"
             for d, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
-                if _expression(size) == symbol:
+                if expression(size) == symbol:
                     return f"args[{i}].size({d})"
         return None
 
     def _size_of_result(self, symbol: Any, nodes: list[Node]) -> str | None:
         for i, node in enumerate(self.returned):
             for d, size in enumerate(node.meta["val"].shape):
-                if _expression(size) == symbol:
+                if expression(size) == symbol:
                     return f"r[{i}].size({d})"
         for node in nodes:
-            if node.target is torch.ops.aten._local_scalar_dense.default and _expression(node.meta.get("val")) == symbol:
+            if node.target is torch.ops.aten._local_scalar_dense.default and expression(node.meta.get("val")) == symbol:
                 return f"int({self._own(node.args[0])}.item())"
         return None
 
@@ -146,7 +147,7 @@ class Results:
         if maker in self.arguments:
             # Its own tensor even where it has the same sizes: who gets it may resize it, or give it a gradient.
             return self._view(self._argument(maker), base, held, relative=True)
-        if maker is not node and not (is_dense(base) and _expression(base.storage_offset()) == 0):
+        if maker is not node and not (is_dense(base) and expression(base.storage_offset()) == 0):
             return self._own(node)
         own = self._own(maker)
         return own if maker is node else self._view(own, base, held, relative=False)

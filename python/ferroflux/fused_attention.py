@@ -1,0 +1,86 @@
+"""Calls of ``scaled_dot_product_attention`` in the form for which torch chooses a fused operator.
+
+AOTAutograd replaces such a call by one of torch's fused operators, which the compiler has, or else by the products and the softmax
+that attention is made of, whose weights a training step keeps. torch's own kernels decide which: they want four dimensions, and the
+elements of a head side by side. The compiler's do not, so that calls are given that form before AOTAutograd sees them; it does away
+with the copies.
+
+Not here: the operators that torch chooses for a device (``attention``), and attention in other words, which the compiler recognises itself.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.fx import GraphModule, Node
+
+from .runner import expression
+
+TARGETS = {torch._C._nn.scaled_dot_product_attention, torch.nn.functional.scaled_dot_product_attention}
+"""What TorchDynamo calls the operator."""
+RANK = 4
+"""Dimensions of the operands of fused operators: batch, heads, rows, elements."""
+
+
+def ask_for_fused(gm: GraphModule) -> None:
+    """Rewrites the calls of a graph and of the graphs in it."""
+    for part in gm.modules():
+        if not isinstance(part, GraphModule):
+            continue
+        calls = [node for node in part.graph.nodes if node.op == "call_function" and node.target in TARGETS]
+        if any([_rewritten(part, call) for call in calls]):
+            part.recompile()
+
+
+def _rewritten(gm: GraphModule, call: Node) -> bool:
+    """Whether the call was given another form."""
+    operands = list(call.args[:3])
+    values = [_value(node) for node in operands]
+    mask = call.args[3] if len(call.args) > 3 else call.kwargs.get("attn_mask")
+    result = _value(call)
+    known = len(operands) == 3 and all(value is not None for value in [*values, result])
+    if not known or (mask is not None and _value(mask) is None):
+        return False
+    missing = RANK - result.dim()
+    apart = [expression(value.stride(-1)) != 1 for value in values]
+    # What follows was captured with the strides that the result has now.
+    same_rank = all(value.dim() == result.dim() for value in values)
+    if missing < 0 or not same_rank or not (missing or any(apart)) or not _is_row_major(result):
+        return False
+    with gm.graph.inserting_before(call):
+        for n, node in enumerate(operands):
+            wide = _widened(gm, node, missing)
+            call.update_arg(n, gm.graph.call_method("contiguous", (wide,)) if apart[n] else wide)
+        # A mask of rows and columns holds for every batch and head as it is.
+        if mask is not None and _value(mask).dim() > 2 and missing:
+            wide = _widened(gm, mask, missing)
+            call.update_arg(3, wide) if len(call.args) > 3 else call.update_kwarg("attn_mask", wide)
+    with gm.graph.inserting_after(call):
+        shown = gm.graph.call_method("contiguous", (call,))
+    call.replace_all_uses_with(shown, delete_user_cb=lambda user: user is not shown)
+    if missing:
+        with gm.graph.inserting_after(shown):
+            narrow = gm.graph.call_method("squeeze", (shown, tuple(range(missing))))
+        shown.replace_all_uses_with(narrow, delete_user_cb=lambda user: user is not narrow)
+    return True
+
+
+def _value(node: object) -> torch.Tensor | None:
+    value = node.meta.get("example_value") if isinstance(node, Node) else None
+    return value if isinstance(value, torch.Tensor) else None
+
+
+def _is_row_major(t: torch.Tensor) -> bool:
+    """Whether strides are those of row-major memory. Symbolic sizes are compared as expressions, so that no guard is added."""
+    expected = 1
+    for d in reversed(range(t.dim())):
+        if expression(t.size(d)) != 1 and expression(t.stride(d)) != expected:
+            return False
+        expected = expected * expression(t.size(d))
+    return True
+
+
+def _widened(gm: GraphModule, node: Node, missing: int) -> Node:
+    """The tensor with this many dimensions of size 1 before the others."""
+    for _ in range(missing):
+        node = gm.graph.call_method("unsqueeze", (node, 0))
+    return node

@@ -1,0 +1,77 @@
+"""Attention whose operands torch's fused operators do not take: one operator all the same, with eager PyTorch's results and strides."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from ferroflux import runner
+from .conftest import same
+
+FORWARD, BACKWARD = "_scaled_dot_product_flash_attention_for_cpu.default", "_scaled_dot_product_flash_attention_for_cpu_backward"
+
+
+def turned(*sizes):
+    """Rows lie side by side, not the elements of a head."""
+    return torch.randn(*sizes[:-2], sizes[-1], sizes[-2]).transpose(-1, -2).requires_grad_()
+
+
+def plain(*sizes):
+    return torch.randn(*sizes, requires_grad=True)
+
+
+def attend(q, k, v, **keywords):
+    out = F.scaled_dot_product_attention(q, k, v, **keywords)
+    # Torch's plain form returns rows in a piece, which programs may rely on.
+    return out, out.view(-1, out.size(-1)) * 2
+
+
+CASES = {
+    "elements apart": (turned, (2, 3, 8, 16), {}),
+    "elements apart, causal": (turned, (2, 3, 8, 16), {"is_causal": True}),
+    "elements apart, a mask": (turned, (2, 3, 8, 16), {"attn_mask": torch.randn(2, 1, 8, 8)}),
+    "three dimensions": (plain, (6, 8, 16), {}),
+    "three dimensions, a mask of rows": (plain, (6, 8, 16), {"attn_mask": torch.rand(8, 8) > 0.3}),
+    "three dimensions, a mask for each": (turned, (6, 8, 16), {"attn_mask": torch.randn(6, 8, 8)}),
+    "two dimensions": (plain, (8, 16), {"is_causal": True, "scale": 0.3}),
+}
+
+
+@pytest.fixture
+def texts(monkeypatch):
+    found = []
+    monkeypatch.setattr(runner, "LISTENERS", [lambda text, code: found.append(text)])
+    return found
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_is_one_operator(compiled, texts, case):
+    make, sizes, keywords = CASES[case]
+    ours = [make(*sizes) for _ in range(3)]
+    eager = [t.detach().requires_grad_() for t in ours]
+    f = compiled(lambda q, k, v: attend(q, k, v, **keywords))
+    results, true = f(*ours), attend(*eager, **keywords)
+    same(results, true, 1e-4)
+    for found in (results, true):
+        sum((t * torch.arange(t.numel()).view(t.shape).sin()).sum() for t in found).backward()
+    for a, b in zip(ours, eager):
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-4)
+    forward, backward = texts
+    assert FORWARD in forward and BACKWARD in backward, forward
+
+
+def test_sizes_stay_open(compiled, texts):
+    f = compiled(lambda q, k, v: attend(q, k, v), dynamic=True)
+    with torch.no_grad():
+        for rows in (5, 9, 12):
+            q, k, v = (turned(2, 3, rows, 16) for _ in range(3))
+            same(f(q, k, v), attend(q, k, v), 1e-4)
+    (text,) = texts
+    assert FORWARD in text, text
+
+
+def test_other_calls_stay(compiled, texts):
+    """Five dimensions are torch's plain form."""
+    q, k, v = (torch.randn(2, 2, 3, 8, 16) for _ in range(3))
+    with torch.no_grad():
+        same(compiled(attend)(q, k, v), attend(q, k, v), 1e-4)
+    assert FORWARD not in texts[0]
