@@ -149,3 +149,34 @@ const idx rest = block / across / high, from_r = block / across % high * {side_r
         others
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sides(read: i64, written: i64) -> Option<(i64, i64)> {
+        let extents = [7, read, written].map(SymExpr::from_i64);
+        Tiles::of(&Program::default(), &extents, 1, 2).map(|tiles| tiles.sides)
+    }
+
+    #[test]
+    fn a_short_dimension_is_in_a_tile_whole() {
+        assert_eq!(sides(512, 256), Some((32, 32)));
+        assert_eq!(sides(9, 512), Some((9, 96)));
+        assert_eq!(sides(512, 9), Some((96, 9)));
+        assert_eq!(sides(16, 12), Some((16, 12)));
+        assert_eq!(sides(3, 512), None, "neighbours read nearly one piece");
+        assert_eq!(sides(8, 8), None, "a block has more threads than that");
+    }
+
+    /// What every launch has of shared memory holds the most tiles of the widest elements.
+    #[test]
+    fn tiles_fit_into_shared_memory() {
+        for (read, written) in (1..70).flat_map(|r| (1..70).map(move |w| (r, w))) {
+            let extents = [read, written].map(SymExpr::from_i64);
+            let Some(tiles) = Tiles::of(&Program::default(), &extents, 0, 1) else { continue };
+            let bytes = tiles.sides.1 * tiles.pitch() * 8 * MAX_TILES as i64;
+            assert!(bytes <= 48 * 1024, "{read} by {written} takes {bytes} bytes");
+        }
+    }
+}
