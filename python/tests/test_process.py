@@ -128,17 +128,21 @@ def test_workers_of_a_loader_run_compiled_code():
 
 
 def test_the_end_of_the_process_with_programs_alive():
+    """The thread calls the compiled code itself: in TorchDynamo's frames it would crash with torch's own backends too."""
     script(
         """
         import threading, torch
-        g = torch.compile(torch.nn.Linear(8, 8), backend="ferroflux")
-        x = torch.randn(2, 8)
-        g(x)
-        keep = g(x)
+        from ferroflux import runner
+        codes = []
+        runner.LISTENERS.append(lambda text, code: codes.append(code))
+        model, x = torch.nn.Linear(8, 8), torch.randn(2, 8)
+        with torch.no_grad():
+            kept = torch.compile(lambda x: x.sin() + 1, backend="ferroflux")(x)
+            other = torch.compile(model, backend="ferroflux")(x)
+        torch.compile(model, backend="ferroflux")(x).sum().backward()
         def forever():
-            with torch.no_grad():
-                while True:
-                    g(x)
+            while True:
+                codes[0]([x])
         threading.Thread(target=forever, daemon=True).start()
         """
     )
