@@ -1,7 +1,7 @@
 //! Finds the CUDA libraries and loads them for the whole process. One that the process has loaded already, such as PyTorch's own
 //! cuDNN, is used before any other.
 //!
-//! Not here: the functions (`api`, and the bindings of `cudarc`, which find a loaded library by its name).
+//! Not here: the functions (`api`; those of the driver are `cudarc`'s, which finds it by its name once it is loaded).
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;

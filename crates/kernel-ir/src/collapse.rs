@@ -45,22 +45,7 @@ pub fn collapsed(program: &Program, k: &LoopKernel) -> LoopKernel {
         if stage.insts.iter().any(|i| matches!(i.kind, InstKind::Scan { .. })) {
             continue;
         }
-        for d in (0..stage.inner.len().saturating_sub(1)).rev() {
-            let wide = |e: &SymExpr| *e != SymExpr::ONE;
-            let Some(next) = stage.inner[d + 1..].iter().position(wide).map(|n| d + 1 + n) else { continue };
-            if !wide(&stage.inner[d]) {
-                continue;
-            }
-            let dim = |n: usize| Dim { var: (first + n) as u32, extent: stage.inner[n].clone() };
-            let (slow, fast) = (dim(d), dim(next));
-            let exprs = walks(program, &stage.insts);
-            let steps = |dim: &Dim| Steps::of(dim.var, &exprs);
-            if steps(&slow).zip(steps(&fast)).is_some_and(|(s, f)| s.continue_those(&f, &slow, &fast)) {
-                stage.inner[next] = &slow.extent * &fast.extent;
-                stage.inner[d] = SymExpr::ONE;
-                stage.insts.iter_mut().for_each(|inst| hold_in(inst, slow.var));
-            }
-        }
+        merge_within(program, (first, &mut stage.inner), &mut stage.insts, &|_, _| true);
     }
     k
 }
@@ -73,11 +58,21 @@ pub fn merge_neighbours(
     insts: &mut [Inst],
     may: &dyn Fn(usize, usize) -> bool,
 ) {
+    merge_within(program, (0, extents), insts, may);
+}
+
+/// The same for dimensions whose loop variables begin at `first`.
+fn merge_within(
+    program: &Program,
+    (first, extents): (usize, &mut [SymExpr]),
+    insts: &mut [Inst],
+    may: &dyn Fn(usize, usize) -> bool,
+) {
     let wide = |e: &SymExpr| *e != SymExpr::ONE;
     for slow in (0..extents.len().saturating_sub(1)).rev() {
         let next = extents[slow + 1..].iter().position(wide).map(|n| slow + 1 + n);
         let Some(fast) = next.filter(|fast| wide(&extents[slow]) && may(slow, *fast)) else { continue };
-        let dim = |n: usize| Dim { var: n as u32, extent: extents[n].clone() };
+        let dim = |n: usize| Dim { var: (first + n) as u32, extent: extents[n].clone() };
         let (outer, inner) = (dim(slow), dim(fast));
         let exprs = walks(program, insts);
         let steps = |dim: &Dim| Steps::of(dim.var, &exprs);
