@@ -408,7 +408,7 @@ pub(crate) fn compiled_form(
 ) -> Result<(Form, LoadedExecutable, bool), Error> {
     options.refuse_mesh("a graph on another framework's tensors")?;
     get_or_compile(lookup, || {
-        let cx = Cx::inference()?.mixed(options.mixed(backend));
+        let cx = Cx::inference()?.mixed(options.mixed(backend)).on(backend);
         let functional = program.through(StageId::Functional, &cx)?;
         let wiring = Wiring::of(&functional);
         let shown = Boundary::of(&functional).all().to_vec();

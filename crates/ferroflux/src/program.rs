@@ -8,7 +8,8 @@ use std::sync::Arc;
 use fx_ir::{Arg, Graph, InputKind, OutputKind};
 use plugin_host::Value;
 use pt2::{ExportedProgram, Weight, WeightSource};
-use tensor::Tensor;
+use rayon::prelude::*;
+use tensor::{Tensor, TensorError};
 
 use crate::inputs::{self, InputInfo};
 use crate::mesh::PartPlace;
@@ -160,11 +161,12 @@ impl Program {
         }
         let mut exported = Arc::clone(&self.exported);
         let weights = &mut Arc::make_mut(&mut exported).weights;
-        for (name, recipe) in &*self.recipes {
-            let made = weights.get(name).map(|w| recipe.on_host(w)).transpose()?;
-            if let Some(tensor) = made {
-                weights.set(name, tensor)?;
-            }
+        let known =
+            self.recipes.par_iter().filter_map(|(name, recipe)| Some((name, recipe, weights.get(name)?)));
+        let made = known.map(|(name, recipe, weight)| Ok((name, recipe.on_host(weight)?)));
+        let made: Vec<(&String, Tensor)> = made.collect::<Result<_, TensorError>>()?;
+        for (name, tensor) in made {
+            weights.set(name, tensor)?;
         }
         Ok(Some(Program { exported, recipes: Arc::default(), name: self.name.clone() }))
     }

@@ -180,8 +180,9 @@ impl<D: Driver> Search<'_, D> {
         let driver = &**self.memory.driver();
         let Some(buffers) = unless_lost(step, "", self.buffers(step))? else { return Ok(Vec::new()) };
         if flush.is_none() {
-            // Overwriting twice the cache's size evicts what the previous run read.
-            *flush = Some(self.memory.block((2 * driver.target().cache).max(1 << 20))?);
+            // Overwriting as much as the cache holds evicts nearly all that the previous run read. More would be more memory than
+            // small programs ever need.
+            *flush = Some(self.memory.block(driver.target().cache.max(1 << 20))?);
         }
         // Work is in order, so that all candidates share their scratch memory.
         let Some(scratch) = unless_lost(step, "", self.scratch(step))? else { return Ok(Vec::new()) };

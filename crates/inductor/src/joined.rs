@@ -9,7 +9,7 @@
 
 use ir_core::{Atom, EntityId, Shape, SymExpr};
 use kernel_ir::{BodyBuilder, BufId, ExternOp, Inst, InstKind, LoopBounds, ScalarOp, Val};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::affine::{self, SymBounds};
 use crate::defs::{Def, DefKind, Defs, Place, template_operands};
@@ -48,8 +48,11 @@ struct Fit {
 /// Turns concatenations into memory that their parts are written to, the last one first, so that a concatenation which a
 /// later one contains is a piece of it.
 pub(crate) fn run(defs: &mut Defs) {
-    let joins: Vec<(BufId, Chain)> =
-        defs.order.iter().rev().filter_map(|id| Some((*id, chain(defs, *id)?))).collect();
+    let written: FxHashSet<BufId> =
+        defs.written.iter().flat_map(|w| lineage(defs, *w).into_iter().chain([w.def])).collect();
+    let in_place = |id: &BufId| written.contains(id);
+    let candidates = defs.order.iter().rev().filter(|id| !in_place(id));
+    let joins: Vec<(BufId, Chain)> = candidates.filter_map(|id| Some((*id, chain(defs, *id)?))).collect();
     if joins.is_empty() {
         return;
     }
@@ -145,8 +148,7 @@ impl Uses {
 fn chain(defs: &Defs, id: BufId) -> Option<Chain> {
     let def = defs.get(id);
     let DefKind::Loop { insts, value } = &def.kind else { return None };
-    let is_written = |w: &crate::in_place::Write| w.def == id || lineage(defs, *w).contains(&id);
-    if def.constant || def.barrier || defs.written.iter().any(is_written) || is_dynamic(defs, def) {
+    if def.constant || def.barrier || is_dynamic(defs, def) {
         return None;
     }
     let body = Body { insts };

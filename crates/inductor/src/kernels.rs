@@ -231,13 +231,12 @@ pub(crate) fn epilogue(defs: &Defs, s: &Schedule, group: &Group, template: BufId
 /// Whether a template's result is an intermediate value of one call of the captured graph, whose result alone is rounded: the
 /// product of a linear layer before its bias.
 fn is_rounded_later(defs: &Defs, s: &Schedule, template: BufId) -> bool {
-    let own = defs.get(template);
-    let reads =
-        |d: &&Def| d.insts().iter().any(|i| matches!(i.kind, InstKind::Load { buf, .. } if buf == template));
-    let mut readers = defs.list.values().flatten().filter(reads).peekable();
-    readers.peek().is_some()
-        && readers.all(|d| d.origin == own.origin && matches!(d.kind, DefKind::Loop { .. }))
-        && !s.is_read_outside(defs, template)
+    let (own, readers) = (defs.get(template), s.loaded_by(template));
+    let of_call = |id: &BufId| {
+        let reader = defs.get(*id);
+        reader.origin == own.origin && matches!(reader.kind, DefKind::Loop { .. })
+    };
+    !readers.is_empty() && readers.iter().all(of_call) && !s.is_read_outside(defs, template)
 }
 
 /// Lets what reads a template's result in 16 bits, and only to widen it again, read the accumulator.

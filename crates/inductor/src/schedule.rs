@@ -10,7 +10,7 @@ use kernel_ir::{BodyBuilder, BufId, InstKind, LoopBounds};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::affine::{self, SymBounds};
-use crate::defs::{DefKind, Defs, template_operands};
+use crate::defs::{Def, DefKind, Defs, template_operands};
 use crate::inline::{Inliner, no_forward};
 
 /// Below this many outer points a kernel cannot use all threads: large work is not fused under a small outer domain.
@@ -53,9 +53,15 @@ pub(crate) struct Schedule {
     pub loads: FxHashMap<BufId, Vec<(BufId, Shape)>>,
     /// For each definition with memory the groups that read it, in no order, once per reader.
     readers: FxHashMap<BufId, Vec<usize>>,
+    /// For each definition those, with memory or without, whose own instructions load it.
+    loaded_by: FxHashMap<BufId, Vec<BufId>>,
 }
 
 impl Schedule {
+    /// The definitions, with memory or without, whose own instructions load `id`.
+    pub(crate) fn loaded_by(&self, id: BufId) -> &[BufId] {
+        self.loaded_by.get(&id).map_or(&[], Vec::as_slice)
+    }
     /// Whether a definition outside its group, or the caller, reads `id`.
     pub(crate) fn is_read_outside(&self, defs: &Defs, id: BufId) -> bool {
         let own = self.group_of.get(&id);
@@ -65,6 +71,13 @@ impl Schedule {
         def.output || def.place.is_some() || self.readers.get(&id).is_some_and(outside)
     }
     fn note_readers(&mut self, defs: &Defs) {
+        for (reader, def) in defs.list.iter() {
+            for inst in def.iter().flat_map(Def::insts) {
+                if let InstKind::Load { buf, .. } = inst.kind {
+                    self.loaded_by.entry(buf).or_default().push(reader);
+                }
+            }
+        }
         let is_secondary = |id: &BufId| matches!(defs.get(*id).kind, DefKind::SecondaryOutput { .. });
         for (reader, reads) in self.loads.iter().filter(|(reader, _)| !is_secondary(reader)) {
             let Some(&group) = self.group_of.get(reader) else { continue };

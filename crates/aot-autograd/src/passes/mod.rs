@@ -20,6 +20,7 @@ mod patches;
 mod quotients;
 mod rewrite;
 mod scalars;
+mod siblings;
 mod sums;
 mod views;
 mod weights;
@@ -34,6 +35,8 @@ pub struct PassCx {
     pub frozen: bool,
     /// The graph is still to be differentiated: `detach` has a meaning.
     pub to_be_differentiated: bool,
+    /// Layers that read one value are one product, of which each is a slice: for devices, which several small products do not fill.
+    pub side_by_side: bool,
     /// Results may round differently, and `NaN` and infinity need not be kept: `sin² + cos²` is 1.
     pub fast_math: bool,
     /// Opaque values: the cotangent of a loss, so that the values that depend on it keep doing so.
@@ -88,6 +91,7 @@ pub const PASSES: &[Pass] = &[
     Pass { name: "attention", run: attention::run },
     Pass { name: "heads", run: heads::run },
     Pass { name: "masks", run: masks::run },
+    Pass { name: "siblings", run: siblings::run },
     Pass { name: "conv", run: conv::run },
     Pass { name: "patches", run: patches::run },
     Pass { name: "sums", run: sums::run },

@@ -25,6 +25,7 @@ use aot_autograd::Mixed;
 use aot_autograd::passes::{self, PassCx};
 use fx_ir::{Dialect, Graph, VerifyError};
 use ir_core::AutocastDevice;
+use plugin_host::LoadedBackend;
 use tracing::info_span;
 
 pub(crate) use kernels::{KernelOptions, Kernels, lower};
@@ -157,6 +158,12 @@ impl<'a> Cx<'a> {
     /// CPU, and none.
     pub(crate) fn mixed(self, mixed: Mixed) -> Cx<'a> {
         Cx { mixed, ..self }
+    }
+
+    /// For a program of one device of this backend.
+    pub(crate) fn on(mut self, backend: &LoadedBackend) -> Cx<'a> {
+        self.passes.side_by_side = backend.has_device_memory();
+        self
     }
 
     /// Calls `see` with the graph after every stage and pass, and the name of each.

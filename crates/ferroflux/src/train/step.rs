@@ -196,7 +196,12 @@ impl Program {
             let tensor = plan.layouts.laid_out(&name, parts.cut(&name, &tensor)?)?;
             Ok((name, tensor))
         });
-        for (name, tensor) in laid_out.collect::<Result<Vec<_>, Error>>()? {
+        let laid_out = {
+            let _span = tracing::debug_span!("lay out").entered();
+            laid_out.collect::<Result<Vec<_>, Error>>()?
+        };
+        let _span = tracing::debug_span!("hand over").entered();
+        for (name, tensor) in laid_out {
             let value = code.own(&tensor)?;
             state.insert(name, value);
         }

@@ -1,26 +1,28 @@
 //! Stages of a loop kernel that do not need its few outer points: a kernel that scans sixteen rows and then looks at every
-//! element of something that the sums select keeps sixteen blocks busy, where the second part alone fills the device.
+//! element of something that the sums select keeps sixteen blocks busy, where the second part alone fills the device. So does one
+//! that draws a number for each of sixteen images and then multiplies every pixel by its image's.
 //!
 //! Not here: reductions whose outer points are few, which blocks share (`reduce`), and scans (`scan`).
 
 use kernel_ir::{InstKind, LoopKernel, Program, Stage};
 
-use crate::loops::hint;
+use crate::loops::{SHORT, hint};
 use crate::text::template::volume;
 use crate::{GenError, Target, Variant};
 
 /// Points of a stage from which a launch of its own is worth it.
 const ENOUGH: i64 = 64 * 1024;
 
-/// Two kernels, where a kernel scans few rows and its last stage has no reduction and many points: all before it, and the points
-/// of that stage as a kernel without a loop.
+/// Two kernels, where a kernel has few outer points, scans these or has little to do for each, and its last stage has no reduction
+/// and many points: all before it, and the points of that stage as a kernel without a loop.
 pub(crate) fn apart(program: &Program, k: &LoopKernel, target: &Target) -> Option<[LoopKernel; 2]> {
     let (last, before) = k.stages.split_last()?;
     let outer = hint(program, &volume(&k.outer));
     let points = outer.saturating_mul(hint(program, &volume(&last.inner)));
     let few = outer < i64::from(target.multiprocessors);
     let scans = before.iter().flat_map(|s| &s.insts).any(|i| matches!(i.kind, InstKind::Scan { .. }));
-    if !scans || last.inner.is_empty() || !few || points < ENOUGH || !reads_memory_alone(last) {
+    let little = !before.is_empty() && before.iter().all(|s| hint(program, &volume(&s.inner)) <= SHORT);
+    if !(scans || little) || last.inner.is_empty() || !few || points < ENOUGH || !reads_memory_alone(last) {
         return None;
     }
     let mut first = k.clone();

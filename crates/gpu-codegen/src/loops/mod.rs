@@ -396,7 +396,7 @@ fn team_stage(
             out.push_str(&range_of_part(&count));
         }
         let range = (parts > 1).then_some(Range { begin: "begin", end: "end", parts });
-        out.push_str(&shared::points(head, k, n, team, range.as_ref(), &effects, uses)?);
+        out.push_str(&shared::points(head, (k, n), team, range.as_ref(), (&effects, ""), uses)?);
     }
     if !stage.inner.is_empty() {
         for m in made(stage, pairs) {

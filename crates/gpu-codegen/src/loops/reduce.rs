@@ -16,7 +16,7 @@ use crate::loops::columns::Columns;
 use crate::loops::moments::{Pair, fuse_moments};
 use crate::loops::peaks::fuse_peaks;
 use crate::loops::shared::{self, Range, range_of_part};
-use crate::loops::{LoopEffects, SHORT, along_outer, declare, divides, hint};
+use crate::loops::{LoopEffects, SHORT, along_outer, declare, hint};
 use crate::text::body::{BodyWriter, Uses};
 use crate::text::template::{assemble, unravel, volume};
 use crate::{ENTRY, GenError, Kernel, Launch, MAX_BLOCKS, TICKETS, Target, Variant};
@@ -162,17 +162,9 @@ const idx part = block / points, point = block % points;
         }
         out.push_str(&range_of_part(&count));
         out.push_str(&counted);
-        if each.is_empty() {
-            let range = Range { begin: "begin", end: "end", parts: group.parts };
-            out.push_str(&shared::points(head, self.k, n, THREADS, Some(&range), &effects, uses)?);
-        } else {
-            // NVRTC 13.0 crashes where it unrolls some loops that divide their counter.
-            let unroll = if divides(stage) { "#pragma unroll 1" } else { "#pragma unroll 4" };
-            let _ = writeln!(out, "{unroll}\nfor (idx q = begin + rank; q < end; q += {THREADS}) {{\n{each}");
-            out.push_str(&unravel(&writer, &stage.inner, self.k.outer.len(), "q", uses));
-            out.push_str(&writer.write(&stage.insts, &effects, uses)?);
-            let _ = writeln!(out, "}}\n{known}");
-        }
+        let range = Range { begin: "begin", end: "end", parts: group.parts };
+        out.push_str(&shared::points(head, (self.k, n), THREADS, Some(&range), (&effects, &each), uses)?);
+        out.push_str(&known);
         let ends = group.parts > 1 && (!made.is_empty() || group.stages.len() > 1);
         out.push_str(&self.combined(&made, ends, kept, uses)?);
         // The next stage reads what other threads of the block stored in this one.

@@ -7,9 +7,8 @@
 use std::fmt::Write;
 
 use ir_core::SymExpr;
-use kernel_ir::{LoopKernel, Program, Stage};
+use kernel_ir::{LoopKernel, Program};
 
-use crate::loops::moments::{Pair, PairKind};
 use crate::loops::wide::Wide;
 use crate::loops::{LoopEffects, divides, hint};
 use crate::text::body::{BodyWriter, Uses};
@@ -42,14 +41,14 @@ pub(crate) fn range_of_part(count: &str) -> String {
     )
 }
 
-/// Returns the loops over the points of stage `n` that `threads` threads share, `rank` being the place of a thread among them.
+/// Returns the loops over the points of stage `n` that `threads` threads share, `rank` being the place of a thread among them. `adds`
+/// stands before what is done for each point.
 pub(crate) fn points(
     head: &BodyWriter<'_>,
-    k: &LoopKernel,
-    n: usize,
+    (k, n): (&LoopKernel, usize),
     threads: u32,
     range: Option<&Range<'_>>,
-    effects: &LoopEffects<'_>,
+    (effects, adds): (&LoopEffects<'_>, &str),
     uses: &mut Uses,
 ) -> Result<String, GenError> {
     let stage = &k.stages[n];
@@ -62,12 +61,14 @@ pub(crate) fn points(
     let mut out = String::new();
     let single = |uses: &mut Uses| -> Result<String, GenError> {
         let index = unravel(&writer, &stage.inner, k.outer.len(), "q", uses);
-        Ok(index + &writer.write(&stage.insts, effects, uses)?)
+        Ok(index + adds + &writer.write(&stage.insts, effects, uses)?)
     };
-    // Moments count their numbers one by one.
-    let counted = moments(stage, effects.pairs);
-    let wide = Wide::of_team(head.program, k, n, threads, parts).filter(|_| !counted);
+    // What is counted one by one has one loop, without points before and behind the vectors.
+    let wide = Wide::of_team(head.program, k, n, threads, parts).filter(|_| adds.is_empty());
     let Some(wide) = wide else {
+        if let Some(rows) = Wide::of_rows(head.program, k, n, threads, parts) {
+            return rows.rows_text(&writer, threads, (begin, end), (effects.pairs, adds), uses);
+        }
         // NVRTC 13.0 crashes where it unrolls some loops that divide their counter.
         out.push_str(if divides(stage) { "#pragma unroll 1\n" } else { "#pragma unroll 4\n" });
         let from = if begin == "0" { "rank".to_owned() } else { format!("{begin} + rank") };
@@ -87,14 +88,6 @@ pub(crate) fn points(
         out.push_str("}\n");
     }
     Ok(out)
-}
-
-fn moments(stage: &Stage, pairs: &[Pair]) -> bool {
-    let paired = |n: usize| pairs.iter().any(|p| p.first == n && p.kind == PairKind::Moments);
-    stage
-        .insts
-        .iter()
-        .any(|i| matches!(i.kind, kernel_ir::InstKind::Reduce { acc, .. } if paired(acc.0 as usize)))
 }
 
 /// A loop over points by rows: the kernel with the points of a row as an inner loop, the threads that share it, and how many

@@ -1,7 +1,7 @@
 //! Points with their operands in any order, and short loops at every point, such as windows: a thread computes several
 //! adjacent points and accesses what is contiguous along them 16 bytes at a time. What is the same for all of them is computed
 //! once: operands that are broadcast, the bounds of a window, which part of a concatenation the points are in. Teams of
-//! threads that share a row take adjacent points of its loop in the same way.
+//! threads that share a row, or all rows of a reduction, take adjacent points of its innermost loop in the same way.
 //!
 //! Not here: points over memory that is dense throughout (`flat`).
 
@@ -12,8 +12,8 @@ use kernel_ir::{AccId, BufId, Inst, InstKind, LoopKernel, Program, ScalarOp, Sta
 
 use crate::address::address;
 use crate::loops::accumulate::roots;
-use crate::loops::moments::Pair;
-use crate::loops::{LoopEffects, SHORT, declare, hint};
+use crate::loops::moments::{Pair, PairKind};
+use crate::loops::{LoopEffects, SHORT, declare, divides, hint};
 use crate::text::body::{BodyWriter, Substitutions, Uses, plain_division};
 use crate::text::index::divisible;
 use crate::text::template::{assemble, blocks_of, unravel, volume};
@@ -92,6 +92,26 @@ impl<'a> Wide<'a> {
         let extent = hint(program, &stage.inner[inner]) / parts;
         let busy = |lanes: i64| extent / lanes >= i64::from(team);
         wide.lanes = LANES.into_iter().find(|n| busy(*n) && wide.fits(*n))?;
+        Some(wide)
+    }
+
+    /// The points of a stage that `parts` teams of `team` threads share, counted over all its loops: whole vectors of the innermost
+    /// one, where every row of it begins at one.
+    pub(crate) fn of_rows(
+        program: &'a Program,
+        k: &'a LoopKernel,
+        n: usize,
+        team: u32,
+        parts: i64,
+    ) -> Option<Wide<'a>> {
+        let stage = &k.stages[n];
+        let inner = stage.inner.iter().rposition(|e| *e != SymExpr::ONE)?;
+        let extent = stage.inner[inner].as_const()?;
+        let mut wide = Wide::over(program, k, &k.stages[n..=n], k.outer.len() + inner);
+        wide.team = true;
+        let points = hint(program, &volume(&stage.inner)) / parts;
+        let busy = |lanes: i64| points / lanes >= i64::from(team);
+        wide.lanes = LANES.into_iter().find(|n| extent % n == 0 && busy(*n) && wide.fits(*n))?;
         Some(wide)
     }
 
@@ -287,7 +307,7 @@ impl<'a> Wide<'a> {
                 let (i, extent) = (k.outer.len() + d, writer.expr(extent, &mut uses));
                 let _ = writeln!(body, "for (idx i{i} = 0; i{i} < {extent}; ++i{i}) {{");
             }
-            body.push_str(&self.stage(&writer, stage, &[], &mut uses)?);
+            body.push_str(&self.stage(&writer, stage, (&[], ""), &mut uses)?);
             body.push_str(&"}\n".repeat(stage.inner.len() + 1));
         }
         body.push_str("}\n");
@@ -341,7 +361,33 @@ impl<'a> Wide<'a> {
                 writeln!(out, "const idx i{loop_var} = {};", if loop_var == self.last { "q" } else { "0" });
         }
         out.push_str("const idx first = q;\n");
-        out.push_str(&self.stage(writer, stage, pairs, uses)?);
+        out.push_str(&self.stage(writer, stage, (pairs, ""), uses)?);
+        out.push_str("}\n");
+        Ok(out)
+    }
+
+    /// Returns the loop over the vectors from point `begin` to `end`, both whole vectors, of all loops of a stage. `adds` stands before
+    /// what is done for each point.
+    pub(crate) fn rows_text(
+        &self,
+        writer: &BodyWriter<'_>,
+        team: u32,
+        (begin, end): (&str, &str),
+        (pairs, adds): (&[Pair], &str),
+        uses: &mut Uses,
+    ) -> Result<String, GenError> {
+        let ([stage], lanes) = (self.stages, self.lanes) else {
+            return Err(GenError::Malformed("a team runs one stage at a time".into()));
+        };
+        // NVRTC 13.0 crashes where it unrolls some loops that divide their counter.
+        let unroll = if divides(stage) { 1 } else { 2 };
+        let mut out = format!(
+            "#pragma unroll {unroll}\nfor (idx q = {begin} + rank * {lanes}; q < {end}; q += {}) {{\n",
+            i64::from(team) * lanes
+        );
+        out.push_str(&unravel(writer, &stage.inner, self.k.outer.len(), "q", uses));
+        let _ = writeln!(out, "const idx first = i{};", self.last);
+        out.push_str(&self.stage(writer, stage, (pairs, adds), uses)?);
         out.push_str("}\n");
         Ok(out)
     }
@@ -355,7 +401,7 @@ impl<'a> Wide<'a> {
         &self,
         writer: &BodyWriter<'_>,
         stage: &Stage,
-        pairs: &[Pair],
+        (pairs, adds): (&[Pair], &str),
         uses: &mut Uses,
     ) -> Result<String, GenError> {
         let lane = if self.team { "" } else { "[u]" };
@@ -366,7 +412,7 @@ impl<'a> Wide<'a> {
             let v = Val(n as u32);
             if let InstKind::Reduce { acc: AccId(acc), value, .. } = stage.insts[n].kind
                 && self.team
-                && pairs.iter().any(|p| p.first == acc as usize)
+                && pairs.iter().any(|p| p.first == acc as usize && p.kind != PairKind::Moments)
             {
                 // A peak takes all numbers of a vector at once.
                 let ty = value_type(stage.insts[n].dtype)?;
@@ -400,7 +446,7 @@ impl<'a> Wide<'a> {
             }
             self.moved(writer, &stage.insts, v, (&mut once, &mut each, &mut after), uses)?;
         }
-        Ok(format!("{once}{}const idx i{} = first + u;\n{each}}}\n{after}", self.each(), self.last))
+        Ok(format!("{once}{}{adds}const idx i{} = first + u;\n{each}}}\n{after}", self.each(), self.last))
     }
 
     /// A load or store of all points of a thread.

@@ -12,6 +12,7 @@ use crate::product::tile_finish::Finish;
 use crate::product::tma_epilogue::{self, Fetched};
 use crate::product::tma_text::{AT_ONCE, WARPGROUP};
 use crate::text::body::{BodyWriter, Uses};
+use crate::text::index::Numbers;
 use crate::text::template::{assemble, blocks_of};
 use crate::text::types::memory_type;
 use crate::{ENTRY, GenError, Kernel, Launch, THREADS, Variant};
@@ -155,7 +156,10 @@ pub(crate) struct Writer<'a> {
 
 impl<'a> Writer<'a> {
     fn new(product: &'a Product<'a>, form: Form) -> Writer<'a> {
-        Writer { product, form, uses: Uses::default(), fetched: Vec::new() }
+        // Where TMA computes addresses of operands, and the sizes are in its maps, a network's products of one form differ in
+        // numbers that a tile needs once. Elsewhere threads compute addresses with them all the time.
+        let numbers = form.is_by_tma().then(Numbers::default);
+        Writer { product, form, uses: Uses { numbers, ..Uses::default() }, fetched: Vec::new() }
     }
 
     /// A size as text.
@@ -170,6 +174,8 @@ impl<'a> Writer<'a> {
     pub(crate) fn unravel(&mut self, axes: &[Axis], name: &str, flat: &str) -> String {
         let mut out = String::new();
         let mut rest = flat.to_owned();
+        // Constants, since they divide.
+        let numbers = self.uses.numbers.take();
         let real: Vec<usize> = (0..axes.len()).filter(|&d| axes[d].extent != SymExpr::ONE).collect();
         for d in (0..axes.len()).filter(|d| !real.contains(d)) {
             let _ = writeln!(out, "const idx {name}{d} = 0;");
@@ -186,6 +192,7 @@ impl<'a> Writer<'a> {
             );
             rest = format!("{name}rest{d}");
         }
+        self.uses.numbers = numbers;
         out
     }
 

@@ -41,6 +41,11 @@ impl Form {
         self.warps.0 * self.warps.1 * 32 / WARPGROUP
     }
 
+    /// Whether TMA brings the operands.
+    pub(crate) fn is_by_tma(&self) -> bool {
+        matches!(self.pipeline, Pipeline::Tma | Pipeline::Persistent { .. })
+    }
+
     /// Bytes of a stage of the ring.
     pub(crate) fn stage(&self) -> i64 {
         (self.tile.0 + self.tile.1) * 128

@@ -71,6 +71,30 @@ fn rows_in_parts() {
     c.check_twice(&emulator);
 }
 
+/// Groups of adjacent channels in images whose channels lie side by side: many short rows for one result, read as vectors.
+#[test]
+fn groups_of_channels() {
+    let Some(emulator) = emulator() else { return };
+    let mut c = Case::new("groups");
+    for (dtype, [n, size, channels], groups) in
+        [(BF16, [2, 61, 64], 4i64), (F16, [1, 70, 48], 3), (F32, [2, 50, 32], 4), (BF16, [1, 90, 36], 3)]
+    {
+        let x = c.any(dtype, &[n, size, size + 1, channels]);
+        let x = c.call("aten.permute.default", vec![x.into(), ints(&[0, 3, 1, 2])]);
+        let (w, b) = (c.any(dtype, &[channels]), c.any(dtype, &[channels]));
+        let eps = Arg::from(1e-5);
+        c.shows("aten.group_norm.default", vec![x.into(), groups.into(), w.into(), b.into(), eps]);
+        let parts = c.call("aten.view.default", vec![x.into(), ints(&[n, groups, channels / groups, -1])]);
+        c.shows("aten.amax.default", vec![parts.into(), ints(&[2, 3])]);
+        c.shows("aten.logsumexp.default", vec![parts.into(), ints(&[2, 3])]);
+    }
+    let program = c.program();
+    let modules = gpu_runtime::modules(&program, &gpu_codegen::Target::HOPPER).unwrap();
+    let text: String = modules.into_iter().map(|m| m.kernels).collect();
+    assert!(text.contains("q = begin + rank * 8; q < end"), "16-bit numbers are read eight at once");
+    c.check_twice(&emulator);
+}
+
 /// The mean is 10,000 times the deviation, where a sum of squares would lose all digits.
 #[test]
 fn variances_far_from_zero() {

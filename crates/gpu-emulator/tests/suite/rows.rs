@@ -91,6 +91,39 @@ plan bytes 0:
     agrees(text, &["apart_"], &[vec![tokens(1), floats(&[140, 160])], vec![tokens(2), floats(&[140, 160])]]);
 }
 
+/// A factor of each of twelve images, and every element multiplied by its image's: two kernels, the second with vectors of elements.
+#[test]
+fn a_factor_of_each_image() {
+    let text = r#"kir 1.6
+program "factors"
+buffer b0 "f" f32[12]{1}+0 input 0
+buffer b1 "factors" f32[12, 1, 1]{1, 1, 1}+0 arena
+buffer b2 "x" bf16[12, 96, 64]{6144, 64, 1}+0 input 1
+buffer b3 "y" bf16[12, 96, 64]{6144, 64, 1}+0 output
+input "f" b0
+input "x" b2
+output "y" b3[12, 96, 64]{6144, 64, 1}+0
+init:
+steps:
+loop "factors" outer [12]
+  stage []
+    v0: f32 = load b0[i0]
+    v1: f32 = exp v0
+    v2: f32 = store b1[i0, 0, 0], v1
+  stage [96, 64]
+    v0: bf16 = load b2[i0, i1, i2]
+    v1: f32 = cast v0
+    v2: f32 = load b1[i0, 0, 0]
+    v3: f32 = mul v1, v2
+    v4: bf16 = cast v3
+    v5: bf16 = store b3[i0, i1, i2], v4
+plan bytes 64:
+  b1 live 0..0 at 0
+"#;
+    let images = floats(&[12, 96, 64]).to_dtype(BF16).unwrap();
+    agrees(text, &["apart_flat_wide_2"], &[vec![floats(&[12]), images]]);
+}
+
 /// Elements of rows with a gap: vectors for the most part, and a second kernel for what is left of each row. A value that tells
 /// the column shows that both parts know where they are; the row of zeros is what a slice leaves of a gradient.
 #[test]
