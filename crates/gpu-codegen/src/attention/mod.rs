@@ -11,6 +11,7 @@ pub(crate) mod flash_waves;
 pub(crate) mod masks;
 pub(crate) mod scores;
 pub(crate) mod tma;
+pub(crate) mod tma_sections;
 
 use ir_core::{DType, SymExpr};
 use kernel_ir::{Attention, Operand, Program, Val};
