@@ -145,7 +145,13 @@ impl<'a> Flash<'a> {
     }
 
     /// Returns the copies of a tile, up to 16 bytes per thread. Rows beyond the last one are filled with zeros.
-    fn load(&self, o: &Operands<'_>, (kernel, tile): (Side, &Tile<'_>), warps: i64, uses: &mut Uses) -> String {
+    fn load(
+        &self,
+        o: &Operands<'_>,
+        (kernel, tile): (Side, &Tile<'_>),
+        warps: i64,
+        uses: &mut Uses,
+    ) -> String {
         let pitch = self.pitch(kernel, tile.elements);
         let at = format!("at_{}", tile.row);
         let source = o.element(tile.operand, ["i0", tile.head, &at, "d"], uses);

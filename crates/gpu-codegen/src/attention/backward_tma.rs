@@ -94,7 +94,12 @@ impl Gradient<'_> {
         );
         let bring = self.bring(&o, side, shape, &place, &mut uses)?;
         let multiply = self.multiply(&o, side, shape, &place, &mut uses)?;
-        kernel(program, (shape.consumers(), self.shared(side, shape)), (&count, &uses), [&head, &bring, &multiply])
+        kernel(
+            program,
+            (shape.consumers(), self.shared(side, shape)),
+            (&count, &uses),
+            [&head, &bring, &multiply],
+        )
     }
 
     /// Returns the loop over blocks: its own rows and head, the number of iterations, and where the streamed rows of an

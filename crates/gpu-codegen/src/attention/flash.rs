@@ -19,10 +19,10 @@ use crate::{ENTRY, GenError, Launch, Target, Variant};
 /// Keys of a tile, and of one of waves that have no registers for the scores of more.
 const KEYS: i64 = 64;
 const FEW_KEYS: i64 = 32;
-/// Keys of a tile of long rows, where tiles of more leave no room for two warps.
+/// Keys of a tile where tiles of more leave no room for two warps in shared memory.
 const FEWEST_KEYS: i64 = 16;
 /// Columns of a result for which a warp has registers beside its queries, and the longest rows.
-const MAX_COLUMNS: i64 = 256;
+pub(crate) const MAX_COLUMNS: i64 = 256;
 const MAX_WIDTH: i64 = 1024;
 /// The longest rows for which waves of 32 have registers.
 const MAX_SHORT: i64 = 128;
@@ -123,7 +123,16 @@ impl<'a> Flash<'a> {
             return None;
         }
         let lds = i64::from(target.lds);
-        (k.epilogue.ranges.len() == 4).then_some(Flash { program, k, fragments, dtype, depth, width, grain, lds })
+        (k.epilogue.ranges.len() == 4).then_some(Flash {
+            program,
+            k,
+            fragments,
+            dtype,
+            depth,
+            width,
+            grain,
+            lds,
+        })
     }
 
     /// Whether queries are read from shared memory for every tile, as registers have no room for them.
@@ -143,12 +152,15 @@ impl<'a> Flash<'a> {
 
     /// Keys of a tile.
     pub(crate) fn tile(&self) -> i64 {
-        if self.is_long() {
-            let fits = self.shared_with(2, FEW_KEYS) <= self.lds;
-            return if fits { FEW_KEYS } else { FEWEST_KEYS };
+        if !self.fragments.turned() {
+            let most = if self.is_long() { FEW_KEYS } else { KEYS };
+            let sizes = [KEYS, FEW_KEYS].into_iter().filter(|tile| *tile <= most);
+            return sizes
+                .into_iter()
+                .find(|tile| self.shared_with(2, *tile) <= self.lds)
+                .unwrap_or(FEWEST_KEYS);
         }
-        let short =
-            self.fragments.turned() && (self.fragments.wave == 32 || self.depth.max(self.width) > 128);
+        let short = self.fragments.wave == 32 || self.depth.max(self.width) > 128;
         if short { FEW_KEYS } else { KEYS }
     }
 
@@ -337,10 +349,9 @@ mma_{half}(score[n + 1], {q}, b1);
         let causal = if k.causal { "seen = seen && j <= i2;\n" } else { "" };
         let (of, section) = match sections {
             1 => ("block".to_owned(), String::new()),
-            n => (
-                format!("(block / {n})"),
-                format!("const idx column0 = block % {n} * {};\n", self.columns()),
-            ),
+            n => {
+                (format!("(block / {n})"), format!("const idx column0 = block % {n} * {};\n", self.columns()))
+            }
         };
         let from_column = if sections == 1 { "" } else { "column0 + " };
         let body = format!(

@@ -260,19 +260,9 @@ const int warp = threadIdx.x >> 5, line4 = (threadIdx.x & 31) >> 2, pair = threa
     Ok(kernel)
 }
 
-/// Returns the candidates, best first by rule; none where the device has no TMA or an operand does not suit it.
+/// Returns the candidates, best first by rule; none where the device has no TMA, an operand does not suit it or rows are long.
 pub(crate) fn variants(program: &Program, k: &Attention, target: &Target) -> Result<Vec<Variant>, GenError> {
-    if k.epilogue.ranges.len() != 4 {
-        return Ok(Vec::new());
-    }
-    let Some(tma) = TmaAttention::of(program, k, (&[], tma_sections::MAX_WIDTH), target) else {
-        return Ok(Vec::new());
-    };
-    let forward = Forward { tma, k, target };
-    if forward.tma.depth.max(forward.tma.width) > MAX_WIDTH {
-        let all = Sections::choices(&forward.tma, k, target).into_iter();
-        return all.map(|sections| forward.variant(sections.shape(), Some(sections))).collect();
-    }
+    let Some(forward) = Forward::of(program, k, MAX_WIDTH, target) else { return Ok(Vec::new()) };
     let cuts = if forward.tma.depth.max(forward.tma.width) > 64 { LONG } else { SHORT };
     let fits = |shape: &&TileShape| forward.shared(**shape) <= i64::from(target.lds);
     // A mask's border is narrower in tiles of one block of keys.
@@ -281,6 +271,20 @@ pub(crate) fn variants(program: &Program, k: &Attention, target: &Target) -> Res
         _ => &[],
     };
     cuts.iter().chain(narrow).filter(fits).map(|shape| forward.variant(*shape, None)).collect()
+}
+
+/// The same for rows longer than [`MAX_WIDTH`].
+pub(crate) fn of_sections(
+    program: &Program,
+    k: &Attention,
+    target: &Target,
+) -> Result<Vec<Variant>, GenError> {
+    let forward = Forward::of(program, k, tma_sections::MAX_WIDTH, target);
+    let Some(forward) = forward.filter(|f| f.tma.depth.max(f.tma.width) > MAX_WIDTH) else {
+        return Ok(Vec::new());
+    };
+    let all = Sections::choices(&forward.tma, k, target).into_iter();
+    all.map(|sections| forward.variant(sections.shape(), Some(sections))).collect()
 }
 
 /// Tile shapes for rows of at most 64 elements, in the order of the times measured on an H200.
@@ -296,7 +300,12 @@ struct Forward<'a> {
     target: &'a Target,
 }
 
-impl Forward<'_> {
+impl<'a> Forward<'a> {
+    fn of(program: &'a Program, k: &'a Attention, most: i64, target: &'a Target) -> Option<Forward<'a>> {
+        let tma = TmaAttention::of(program, k, (&[], most), target)?;
+        (k.epilogue.ranges.len() == 4).then_some(Forward { tma, k, target })
+    }
+
     fn shared(&self, shape: TileShape) -> i64 {
         let [query, value] = self.tma.bytes();
         shape.shared(shape.own * query, shape.far * query.max(value), 0)

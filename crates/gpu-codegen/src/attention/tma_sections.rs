@@ -24,7 +24,7 @@ const EXCHANGE: i64 = CONSUMERS * ROWS * (HALF * 2 + 2 * 4);
 /// Stages of the ring, of which not all are needed.
 const STAGES: std::ops::RangeInclusive<i64> = 2..=4;
 /// Candidates that are generated.
-const CHOICES: usize = 2;
+const CHOICES: usize = 3;
 
 /// A result's columns in `count` sections, each computed by a block, whose warpgroups have `panels` panels each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,5 +94,71 @@ impl Sections {
     /// A condition, appended to others, that one warpgroup of all that compute a row meets.
     pub(crate) fn is_first_text(&self) -> &'static str {
         if self.count == 1 { " && half == 0" } else { " && half == 0 && section == 0" }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // a failing test may panic
+
+    use super::*;
+    use crate::attention::variants;
+
+    /// The names of the kernels by TMA for `heads` of `rows` queries and keys, best first.
+    fn names(heads: i64, rows: i64, [depth, width]: [i64; 2]) -> Vec<String> {
+        let tensor = |n: i64| {
+            let all = [heads * rows * n, rows * n, n, 1].map(|s| s.to_string()).join(", ");
+            format!("bf16[1, {heads}, {rows}, {n}]{{{all}}}+0")
+        };
+        let operand = |b: &str, n: i64| tensor(n).replacen("bf16", b, 1);
+        let text = format!(
+            "kir 1.0
+program \"a\"
+buffer b0 \"q\" {} input 0
+buffer b1 \"k\" {} input 1
+buffer b2 \"v\" {wide} input 2
+buffer b3 \"y\" {wide} output
+input \"q\" b0
+input \"k\" b1
+input \"v\" b2
+output \"y\" {}
+init:
+steps:
+attention \"a\" acc f32 scale 0.125
+  q {}
+  k {}
+  v {}
+  epilogue [1, {heads}, {rows}, {width}]
+    v0: f32 = template
+    v1: bf16 = cast v0
+    v2: bf16 = store b3[i0, i1, i2, i3], v1
+plan:
+",
+            tensor(depth),
+            tensor(depth),
+            operand("b3", width),
+            operand("b0", depth),
+            operand("b1", depth),
+            operand("b2", width),
+            wide = tensor(width),
+        );
+        let program: kernel_ir::Program = text.parse().unwrap();
+        let kernel_ir::Step::Attention(k) = &program.steps[0] else { unreachable!() };
+        let all = variants(&program, k, &Target::HOPPER).unwrap();
+        all.into_iter().map(|v| v.name).filter(|name| name.starts_with("wgmma")).collect()
+    }
+
+    #[test]
+    fn sections_fill_the_device() {
+        // Two rounds of blocks would take longer than one of blocks with all columns.
+        let [whole, half, quarter] = [512, 256, 128].map(|n| format!("wgmma_64x128_of_{n}"));
+        assert_eq!(names(2, 2304, [512, 512])[0], whole);
+        assert_eq!(names(1, 16384, [512, 512])[0], whole);
+        assert_eq!(names(1, 2304, [512, 512])[0], half);
+        assert_eq!(names(1, 512, [512, 512])[0], quarter);
+        // No section is wider than the registers of two warpgroups.
+        assert!(!names(8, 2304, [1024, 1024]).is_empty());
+        assert!(names(8, 2304, [1024, 1024]).iter().all(|name| *name != "wgmma_64x128_of_1024"));
+        assert_eq!(names(8, 2304, [1032, 64]), Vec::<String>::new());
     }
 }
