@@ -162,19 +162,19 @@ fn masks_of_long_rows() {
     let Some(emulator) = emulator() else { return };
     let long = ["wgmma_64x128_of", "flash"];
     let mut c = Case::new("a window of long rows");
-    masked(&mut c, BF16, [1, 2, 1], [200, 530, 264, 320], |m| m.window(Some(70)));
-    masked(&mut c, F16, [2, 1, 1], [140, 530, 136, 512], |m| m.documents());
+    masked(&mut c, BF16, [1, 2, 1], [130, 530, 264, 72], |m| m.window(Some(70)));
+    masked(&mut c, F16, [1, 1, 1], [140, 530, 24, 512], |m| m.documents());
     c.check_candidates(&emulator, &long);
     let mut c = Case::new("masks that are given");
     let padding = c.input(Bool, &[1, 1, 1, 530], |i| f64::from(i < 200));
-    gradients(&mut c, BF16, [1, 2, 1], [200, 530, 264, 320], (Some(padding), true));
+    gradients(&mut c, BF16, [1, 1, 1], [130, 530, 264, 136], (Some(padding), true));
     let added =
         c.input(
             BF16,
             &[1, 2, 130, 150],
             |i| if i % 150 < 64 { f64::NEG_INFINITY } else { (i % 7) as f64 / 4.0 },
         );
-    gradients(&mut c, BF16, [1, 2, 1], [130, 150, 320, 512], (Some(added), false));
+    gradients(&mut c, BF16, [1, 2, 1], [130, 150, 320, 264], (Some(added), false));
     c.check_candidates(&emulator, &long);
 }
 
