@@ -319,10 +319,16 @@ impl<'a> Forward<'a> {
         Ok(Variant::single(name, self.generate(shape, sections)?))
     }
 
-    fn generate(&self, shape: TileShape, sections: Option<Sections>) -> Result<Kernel, GenError> {
-        let (program, k, TileShape { own, far, stages }) = (self.tma.program, self.k, shape);
-        let mut uses = Uses::default();
-        let o = Operands::of(program, k, &mut uses);
+    /// Returns the number of blocks, and the loop over them: its own rows and head, the number of iterations, and the first rows of the
+    /// tiles of each; the consumers look at keys from a position of a tile, given as text.
+    fn place(
+        &self,
+        o: &Operands<'_>,
+        shape: TileShape,
+        sections: Option<Sections>,
+        uses: &mut Uses,
+    ) -> (SymExpr, impl Fn(&str) -> String + use<>) {
+        let (k, TileShape { own, far, .. }) = (self.k, shape);
         let tiles = k.q.sizes[2].ceil_div(&SymExpr::from_i64(own));
         let all_heads = volume(&k.q.sizes[..2]);
         let blocks_of_tile = sections.map_or(1, |s| s.count);
@@ -330,9 +336,9 @@ impl<'a> Forward<'a> {
         let far_bytes = k.k.sizes[2].as_const().unwrap_or(4096) * self.tma.bytes().iter().sum::<i64>();
         let rows = k.visibility.as_ref().and_then(|v| v.rows.as_ref());
         let order = BlockOrder {
-            tiles: o.text(&tiles, &mut uses),
+            tiles: o.text(&tiles, uses),
             heads: o.heads.clone(),
-            all_heads: o.text(&all_heads, &mut uses),
+            all_heads: o.text(&all_heads, uses),
             concurrent_heads: BlockOrder::concurrent_heads(self.target, far_bytes),
             last_first: k.causal || rows.is_some(),
             own,
@@ -342,16 +348,24 @@ impl<'a> Forward<'a> {
         let shown = rows.map(|table| {
             let head = format!("head % {}", o.heads);
             let shown = masks::Shown { table, own, far, lines: "1", head: &head, first: "0", end: "limit" };
-            shown.text(&o, &["key_tiles", "value_tiles"], &mut uses)
+            shown.text(o, &["key_tiles", "value_tiles"], uses)
         });
-        let place = |from: &str| {
+        let heads = o.heads.clone();
+        let place = move |from: &str| {
             format!(
-                "{}const idx i1 = head % {}, limit = {limit};\nconst int tiles = (int)((limit + {far} - 1) / {far});\n{}",
+                "{}const idx i1 = head % {heads}, limit = {limit};\nconst int tiles = (int)((limit + {far} - 1) / {far});\n{}",
                 order.text(),
-                o.heads,
                 turns_text(shown.as_deref(), shape, from),
             )
         };
+        (count, place)
+    }
+
+    fn generate(&self, shape: TileShape, sections: Option<Sections>) -> Result<Kernel, GenError> {
+        let (program, k, TileShape { own, far, stages }) = (self.tma.program, self.k, shape);
+        let mut uses = Uses::default();
+        let o = Operands::of(program, k, &mut uses);
+        let (count, place) = self.place(&o, shape, sections, &mut uses);
         let keys = format!("i1 / {}", o.group);
         let load_q = load(program, (&k.q, own), ("", "row0", "i1"), &mut uses)?;
         let load_k = load(program, (&k.k, far), (", int turn", "far_row(turn)", &keys), &mut uses)?;
