@@ -5,6 +5,8 @@
 //! The first kernel makes the gradients of queries, the second those of keys and values, in which the heads of queries that
 //! share a head of keys come one after another: no sum depends on the order in which blocks end.
 //!
+//! Of long rows a block computes a section of the columns of its gradients, and all scores: registers have no room for more.
+//!
 //! How fragments lie is data of the dialect; the kernels of waves of AMD's, whose tiles are brought otherwise, are written in
 //! `backward_waves` with the parts that stand here.
 
@@ -22,8 +24,11 @@ use crate::{ENTRY, GenError, Kernel, Launch, MAX_BLOCKS, Target, Variant};
 
 /// Elements between the ends of two rows in shared memory: eight rows then lie in different banks.
 pub(crate) const PAD: i64 = 8;
-/// The longest rows whose gradients a warp keeps in registers.
-const MAX_WIDTH: i64 = 128;
+/// The longest rows whose gradients of keys and values a warp keeps in registers, and those of queries alone.
+const MAX_COLUMNS: i64 = 128;
+const MAX_QUERY_COLUMNS: i64 = 256;
+/// The longest rows.
+const MAX_WIDTH: i64 = 1024;
 
 /// The ways of computing them; none where there are no matrix cores, or operands cannot be read 16 bytes at once.
 pub(crate) fn variants(
@@ -37,7 +42,8 @@ pub(crate) fn variants(
         return Ok(Vec::new());
     }
     let fits = |warps: &i64| flash.shared(*warps) <= i64::from(target.lds);
-    [4, 8, 2].into_iter().filter(fits).map(|warps| flash.variant(warps)).collect()
+    let order: &[i64] = if flash.is_long() { &[4, 2, 1] } else { &[4, 8, 2] };
+    order.iter().copied().filter(fits).map(|warps| flash.variant(warps)).collect()
 }
 
 pub(crate) struct Flash<'a> {
@@ -76,12 +82,48 @@ impl<'a> Flash<'a> {
         let read = [&a.q, &a.k, &a.v, &backward.g];
         let same = read.iter().all(|o| program.buffers[o.buf].dtype == dtype);
         let (depth, width) = (a.q.sizes[3].as_const()?, a.v.sizes[3].as_const()?);
-        let grain = grain(&read, [depth, width], MAX_WIDTH, &fragments)?;
+        let most = if fragments.turned() { MAX_COLUMNS } else { MAX_WIDTH };
+        let grain = grain(&read, [depth, width], most, &fragments)?;
         (same && is_half(dtype)).then_some(Flash { program, backward, fragments, dtype, depth, width, grain })
     }
 
-    /// Rows of a tile of the far side: with long rows fewer scores leave room in the registers.
+    fn is_long(&self) -> bool {
+        self.depth.max(self.width) > MAX_COLUMNS
+    }
+
+    /// In how many sections the columns of a side's gradients are computed.
+    fn sections(&self, side: Side) -> i64 {
+        let (elements, most) = match side {
+            Side::Queries => (self.depth, MAX_QUERY_COLUMNS),
+            Side::Keys => (self.depth.max(self.width), MAX_COLUMNS),
+        };
+        (elements + most - 1) / most
+    }
+
+    /// Columns of a section of rows of so many elements.
+    fn columns(&self, side: Side, elements: i64) -> i64 {
+        let sections = self.sections(side);
+        round_up_16((elements + sections - 1) / sections)
+    }
+
+    /// Elements of a row in shared memory, of whole sections, with padding.
+    fn pitch(&self, side: Side, elements: i64) -> i64 {
+        self.columns(side, elements) * self.sections(side) + PAD
+    }
+
+    /// The first column of the block's section of rows of so many elements, to be added to, as text.
+    fn first_column(&self, side: Side, elements: i64) -> String {
+        match self.sections(side) {
+            1 => String::new(),
+            _ => format!("section * {} + ", self.columns(side, elements)),
+        }
+    }
+
+    /// Rows of a tile of the far side: with long rows fewer scores leave room in the registers, and fewer rows in shared memory.
     pub(crate) fn tile(&self) -> i64 {
+        if self.is_long() {
+            return 16;
+        }
         let short = self.fragments.turned() && self.fragments.wave == 32;
         if self.depth.max(self.width) <= 64 && !short { 64 } else { 32 }
     }
@@ -91,7 +133,8 @@ impl<'a> Flash<'a> {
         if self.fragments.turned() {
             return backward_waves::shared(self);
         }
-        let elements = round_up_16(self.depth) + round_up_16(self.width) + 2 * PAD;
+        let both = |side| self.pitch(side, self.depth) + self.pitch(side, self.width);
+        let elements = both(Side::Queries).max(both(Side::Keys));
         2 * elements * (warps * self.fragments.own + 2 * self.tile()) + 2 * 2 * self.tile() * 4
     }
 
@@ -102,7 +145,14 @@ impl<'a> Flash<'a> {
     }
 
     /// Returns the copies of a tile, up to 16 bytes per thread. Rows beyond the last one are filled with zeros.
-    fn load(&self, o: &Operands<'_>, tile: &Tile<'_>, warps: i64, uses: &mut Uses) -> String {
+    fn load(
+        &self,
+        o: &Operands<'_>,
+        (kernel, tile): (Side, &Tile<'_>),
+        warps: i64,
+        uses: &mut Uses,
+    ) -> String {
+        let pitch = self.pitch(kernel, tile.elements);
         let at = format!("at_{}", tile.row);
         let source = o.element(tile.operand, ["i0", tile.head, &at, "d"], uses);
         format!(
@@ -118,18 +168,17 @@ cp_async_{bytes}({to} + line * {pitch} + part, &{source}, there ? {bytes} : 0);
             count = tile.count,
             grain = self.grain,
             bytes = 2 * self.grain,
-            chunks = round_up_16(tile.elements) / self.grain,
+            chunks = (pitch - PAD) / self.grain,
             threads = 32 * warps,
             row = tile.row,
             from = tile.from,
             limit = tile.limit,
             elements = tile.elements,
             to = tile.to,
-            pitch = round_up_16(tile.elements) + PAD,
         )
     }
 
-    /// Returns the copies of both matrices of one side: queries with cotangents, or keys with values.
+    /// Returns the copies of both matrices of one side, queries with cotangents or keys with values, the kernel's own or the far one.
     fn load_side(&self, o: &Operands<'_>, side: Side, far: bool, warps: i64, uses: &mut Uses) -> String {
         let (b, a) = (self.backward, &self.backward.attention);
         let (operands, head, row, limit) = match side {
@@ -142,9 +191,14 @@ cp_async_{bytes}({to} + line * {pitch} + part, &{source}, there ? {bytes} : 0);
             (["own1", "own2"], "row0", warps * self.fragments.own)
         };
         let sizes = [self.depth, self.width];
+        let kernel = match (side, far) {
+            (Side::Queries, false) | (Side::Keys, true) => Side::Queries,
+            _ => Side::Keys,
+        };
         let one = |n: usize, uses: &mut Uses| {
             let (to, operand, elements) = (names[n], operands[n], sizes[n]);
-            self.load(o, &Tile { to, operand, head, row, from, limit, elements, count }, warps, uses)
+            let tile = Tile { to, operand, head, row, from, limit, elements, count };
+            self.load(o, (kernel, &tile), warps, uses)
         };
         let first = one(0, uses);
         first + &one(1, uses)
@@ -157,8 +211,8 @@ cp_async_{bytes}({to} + line * {pitch} + part, &{source}, there ? {bytes} : 0);
         let places = format!(
             "{ty} *to1 = far1 + next % 2 * {tile} * {dp}, *to2 = far2 + next % 2 * {tile} * {wp};\n",
             ty = self.ty(),
-            dp = round_up_16(self.depth) + PAD,
-            wp = round_up_16(self.width) + PAD,
+            dp = self.pitch(side, self.depth),
+            wp = self.pitch(side, self.width),
         );
         match side {
             Side::Queries => {
@@ -265,7 +319,7 @@ grad[n][e] = seen ? w * (grad[n][e] - delta) : 0.0f;
 
     /// Computes `out (+)= factors · tile`. The factors are the warp's values of its rows by the tile's rows, rounded to 16
     /// bits.
-    fn product(&self, factors: &str, tile: &str, out: &str, elements: i64) -> String {
+    fn product(&self, side: Side, [factors, tile, out]: [&str; 3], elements: i64) -> String {
         let half = if self.dtype == DType::BF16 { "bf16" } else { "f16" };
         format!(
             "#pragma unroll
@@ -275,7 +329,7 @@ pack_{half}({factors}[n + 1][0], {factors}[n + 1][1]), pack_{half}({factors}[n +
 #pragma unroll
 for (int t = 0; t < {et}; t += 2) {{
 u32 b[4];
-ldmatrix_x4_trans(b, {tile} + (n * 8 + (lane & 15)) * {pitch} + t * 8 + (lane >> 4) * 8);
+ldmatrix_x4_trans(b, {tile} + (n * 8 + (lane & 15)) * {pitch} + {column}t * 8 + (lane >> 4) * 8);
 const u32 b0[2] = {{b[0], b[1]}}, b1[2] = {{b[2], b[3]}};
 mma_{half}({out}[t], a, b0);
 mma_{half}({out}[t + 1], a, b1);
@@ -283,13 +337,14 @@ mma_{half}({out}[t + 1], a, b1);
 }}
 ",
             nt = self.tile() / 8,
-            et = round_up_16(elements) / 8,
-            pitch = round_up_16(elements) + PAD,
+            et = self.columns(side, elements) / 8,
+            column = self.first_column(side, elements),
+            pitch = self.pitch(side, elements),
         )
     }
 
     /// Computes `out = own · tileᵀ`.
-    fn scores(&self, own: &str, tile: &str, out: &str, elements: i64) -> String {
+    fn scores(&self, side: Side, [own, tile, out]: [&str; 3], elements: i64) -> String {
         let half = if self.dtype == DType::BF16 { "bf16" } else { "f16" };
         format!(
             "#pragma unroll
@@ -308,17 +363,17 @@ mma_{half}({out}[n + 1], a, b1);
 ",
             steps = round_up_16(elements) / 16,
             nt = self.tile() / 8,
-            pitch = round_up_16(elements) + PAD,
+            pitch = self.pitch(side, elements),
         )
     }
 
-    /// Statements that store a gradient of the own rows.
+    /// Statements that store a gradient of the own rows, or the columns of the block's section.
     pub(crate) fn store(
         &self,
         o: &Operands<'_>,
         (to, head, limit): (&Operand, &str, &str),
         (from, factor, elements): (&str, &str, i64),
-        uses: &mut Uses,
+        (side, uses): (Side, &mut Uses),
     ) -> Result<String, GenError> {
         let f = &self.fragments;
         let value = format!("{from}[t][e]{factor}");
@@ -328,12 +383,13 @@ mma_{half}({out}[n + 1], a, b1);
 for (int t = 0; t < {et}; ++t)
 #pragma unroll
 for (int e = 0; e < {parts}; ++e) {{
-const idx row = first + {own_row}, column = t * {far} + {far_row};
+const idx row = first + {own_row}, column = {column}t * {far} + {far_row};
 if (row < {limit} && column < {elements}) {{
 {store}}}
 }}
 ",
-            et = (round_up_16(elements) + f.far - 1) / f.far,
+            et = (self.columns(side, elements) + f.far - 1) / f.far,
+            column = self.first_column(side, elements),
             parts = f.parts,
             own_row = f.own_row,
             far = f.far,
@@ -350,7 +406,8 @@ if (row < {limit} && column < {elements}) {{
         let o = Operands::of(self.program, a, &mut uses);
         let own = if side == Side::Queries { &a.q } else { &a.k };
         let tiles = own.sizes[2].ceil_div(&SymExpr::from_i64(warps * self.fragments.own));
-        let count = volume(&own.sizes[..2]) * &tiles;
+        let sections = self.sections(side);
+        let count = volume(&own.sizes[..2]) * &tiles * SymExpr::from_i64(sections);
         let (tiles, all) = (o.text(&tiles, &mut uses), o.text(&count, &mut uses));
         let heads = o.text(&own.sizes[1], &mut uses);
         let load_own = self.load_side(&o, side, false, warps, &mut uses);
@@ -362,22 +419,28 @@ if (row < {limit} && column < {elements}) {{
         let (depth, width) = (self.depth, self.width);
         match side {
             Side::Queries => {
-                sums += &format!("float of_query[{}][4] = {{}};\n", round_up_16(depth) / 8);
-                products += &self.product("grad", "tile1", "of_query", depth);
-                stores += &self.store(&o, (&b.dq, "i1", &o.rows), ("of_query", &scale, depth), &mut uses)?;
+                sums += &format!("float of_query[{}][4] = {{}};\n", self.columns(side, depth) / 8);
+                products += &self.product(side, ["grad", "tile1", "of_query"], depth);
+                let from = ("of_query", scale.as_str(), depth);
+                stores += &self.store(&o, (&b.dq, "i1", &o.rows), from, (side, &mut uses))?;
             }
             Side::Keys => {
                 sums += &format!(
                     "float of_key[{}][4] = {{}}, of_value[{}][4] = {{}};\n",
-                    round_up_16(depth) / 8,
-                    round_up_16(width) / 8
+                    self.columns(side, depth) / 8,
+                    self.columns(side, width) / 8
                 );
-                products += &self.product("score", "tile2", "of_value", width);
-                products += &self.product("grad", "tile1", "of_key", depth);
-                stores += &self.store(&o, (&b.dk, "kv", &o.keys), ("of_key", &scale, depth), &mut uses)?;
-                stores += &self.store(&o, (&b.dv, "kv", &o.keys), ("of_value", "", width), &mut uses)?;
+                products += &self.product(side, ["score", "tile2", "of_value"], width);
+                products += &self.product(side, ["grad", "tile1", "of_key"], depth);
+                let (key, value) = (("of_key", scale.as_str(), depth), ("of_value", "", width));
+                stores += &self.store(&o, (&b.dk, "kv", &o.keys), key, (side, &mut uses))?;
+                stores += &self.store(&o, (&b.dv, "kv", &o.keys), value, (side, &mut uses))?;
             }
         }
+        let (of, section) = match sections {
+            1 => ("block".to_owned(), String::new()),
+            n => (format!("(block / {n})"), format!("const idx section = block % {n};\n")),
+        };
         let body = format!(
             "DYNAMIC_SHARED(memory);
 {ty} *own1 = ({ty} *)memory, *own2 = own1 + {block_rows} * {dp}, *far1 = own2 + {block_rows} * {wp}, *far2 = far1 + 2 * {tile} * {dp};
@@ -385,8 +448,8 @@ float *far_sums = (float *)(far2 + 2 * {tile} * {wp}), *far_deltas = far_sums + 
 (void)far_deltas;
 const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, line4 = lane >> 2, pair = lane & 3;
 for (idx block = blockIdx.x; block < {all}; block += gridDim.x) {{
-const idx row0 = block % {tiles} * {block_rows}, head = block / {tiles} % {heads}, i0 = block / {tiles} / {heads};
-const idx first = row0 + warp * 16 + line4;
+const idx row0 = {of} % {tiles} * {block_rows}, head = {of} / {tiles} % {heads}, i0 = {of} / {tiles} / {heads};
+{section}const idx first = row0 + warp * 16 + line4;
 {bounds}{load_own}if (turns > 0) {{ const idx next = 0;
 {prefetch}}}
 cp_async_commit();
@@ -411,12 +474,12 @@ block_sync();
 ",
             ty = value_type(self.dtype)?,
             block_rows = warps * self.fragments.own,
-            dp = round_up_16(depth) + PAD,
-            wp = round_up_16(width) + PAD,
+            dp = self.pitch(side, depth),
+            wp = self.pitch(side, width),
             tile = self.tile(),
             nt = self.tile() / 8,
-            scores = self.scores("own1", "tile1", "score", depth),
-            grads = self.scores("own2", "tile2", "grad", width),
+            scores = self.scores(side, ["own1", "tile1", "score"], depth),
+            grads = self.scores(side, ["own2", "tile2", "grad"], width),
         );
         let mut launch = Launch::flat(count.sym_min(&SymExpr::from_i64(MAX_BLOCKS)), 32 * warps as u32);
         launch.shared = self.shared(warps) as u32;

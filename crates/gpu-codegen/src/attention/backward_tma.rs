@@ -10,7 +10,7 @@ use crate::attention::Operands;
 use crate::attention::backward::{Backward, Side, is_half};
 use crate::attention::masks;
 use crate::attention::scores::{ScoreTransform, Scores};
-use crate::attention::tma::{BlockOrder, TileShape, TmaAttention, kernel, load};
+use crate::attention::tma::{BlockOrder, MAX_WIDTH, TileShape, TmaAttention, kernel, load};
 use crate::text::body::Uses;
 use crate::text::template::volume;
 use crate::text::types::memory_type;
@@ -22,7 +22,8 @@ pub(crate) fn variants(
     backward: &Backward,
     target: &Target,
 ) -> Result<Vec<Variant>, GenError> {
-    let Some(tma) = TmaAttention::of(program, &backward.attention, &[&backward.g], target) else {
+    let operands = (&[&backward.g][..], MAX_WIDTH);
+    let Some(tma) = TmaAttention::of(program, &backward.attention, operands, target) else {
         return Ok(Vec::new());
     };
     let gradient = Gradient { tma, backward, target };
@@ -93,7 +94,12 @@ impl Gradient<'_> {
         );
         let bring = self.bring(&o, side, shape, &place, &mut uses)?;
         let multiply = self.multiply(&o, side, shape, &place, &mut uses)?;
-        kernel(program, (shape, self.shared(side, shape)), (&count, &uses), [&head, &bring, &multiply])
+        kernel(
+            program,
+            (shape.consumers(), self.shared(side, shape)),
+            (&count, &uses),
+            [&head, &bring, &multiply],
+        )
     }
 
     /// Returns the loop over blocks: its own rows and head, the number of iterations, and where the streamed rows of an
@@ -122,6 +128,7 @@ impl Gradient<'_> {
             last_first: (a.causal || a.visibility.as_ref().is_some_and(|v| v.rows.is_some()))
                 && side == Side::Queries,
             own,
+            sections: 1,
             heads: heads.clone(),
         };
         let (rows, keys, group) = (&o.rows, &o.keys, &o.group);

@@ -224,13 +224,13 @@ pub(crate) fn kernel(flash: &Flash<'_>, warps: i64, side: Side) -> Result<Kernel
         Side::Queries => (
             format!("C::Sums of_query[{}] = {{}};\n", fragments(depth)),
             w.product("grad", 1, "of_query", depth),
-            flash.store(&o, (&b.dq, "i1", &o.rows), ("of_query", &scale, depth), &mut uses)?,
+            flash.store(&o, (&b.dq, "i1", &o.rows), ("of_query", &scale, depth), (side, &mut uses))?,
         ),
         Side::Keys => (
             format!("C::Sums of_key[{}] = {{}}, of_value[{}] = {{}};\n", fragments(depth), fragments(width)),
             w.product("score", 2, "of_value", width) + &w.product("grad", 1, "of_key", depth),
-            flash.store(&o, (&b.dk, "kv", &o.keys), ("of_key", &scale, depth), &mut uses)?
-                + &flash.store(&o, (&b.dv, "kv", &o.keys), ("of_value", "", width), &mut uses)?,
+            flash.store(&o, (&b.dk, "kv", &o.keys), ("of_key", &scale, depth), (side, &mut uses))?
+                + &flash.store(&o, (&b.dv, "kv", &o.keys), ("of_value", "", width), (side, &mut uses))?,
         ),
     };
     let tile = flash.tile();

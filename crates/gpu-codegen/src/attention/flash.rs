@@ -3,7 +3,8 @@
 //! how they are loaded and multiplied is written here for warps (`Words::for_warps`) and in `flash_waves` for waves of AMD's.
 //!
 //! The running softmax is that of "Online normalizer calculation for softmax" (Milakov and Gimelshein, 2018): a new
-//! maximum rescales what was accumulated so far. Not here: few query rows (`decode`), wider numbers (`attention`).
+//! maximum rescales what was accumulated so far. Of rows longer than [`MAX_COLUMNS`] a block computes a section of the result's
+//! columns, and all scores. Not here: few query rows (`decode`), wider numbers (`attention`).
 
 use ir_core::{DType, SymExpr};
 use kernel_ir::{Attention, Operand, Program};
@@ -18,6 +19,11 @@ use crate::{ENTRY, GenError, Launch, Target, Variant};
 /// Keys of a tile, and of one of waves that have no registers for the scores of more.
 const KEYS: i64 = 64;
 const FEW_KEYS: i64 = 32;
+/// Keys of a tile where tiles of more leave no room for two warps in shared memory.
+const FEWEST_KEYS: i64 = 16;
+/// Columns of a result for which a warp has registers beside its queries, and the longest rows.
+pub(crate) const MAX_COLUMNS: i64 = 256;
+const MAX_WIDTH: i64 = 1024;
 /// The longest rows for which waves of 32 have registers.
 const MAX_SHORT: i64 = 128;
 /// Bytes between the ends of two rows in shared memory: eight rows then lie in different banks.
@@ -26,10 +32,11 @@ pub(crate) const PAD: i64 = 8;
 /// The ways of computing it; none where there are no matrix cores, or operands cannot be read 16 bytes at once.
 pub(crate) fn variants(program: &Program, k: &Attention, target: &Target) -> Result<Vec<Variant>, GenError> {
     let Some(fragments) = Fragments::of(target) else { return Ok(Vec::new()) };
-    let Some(shape) = Flash::of(program, k, fragments) else { return Ok(Vec::new()) };
+    let Some(shape) = Flash::of(program, k, fragments, target) else { return Ok(Vec::new()) };
     let rows = k.q.sizes[2].as_const().unwrap_or(512);
     let heads = volume(&k.q.sizes[..2]).as_const().unwrap_or(32);
-    let blocks = |warps: i64| heads * ((rows + warps * fragments.own - 1) / (warps * fragments.own));
+    let tiles = heads * shape.sections();
+    let blocks = |warps: i64| tiles * ((rows + warps * fragments.own - 1) / (warps * fragments.own));
     let fits = |warps: &i64| shape.shared(*warps) <= i64::from(target.lds);
     // As many warps to a block as still give every multiprocessor one. Of waves more share a tile, which each brings a part of.
     let mut order = if fragments.turned() { flash_waves::warps(&shape) } else { vec![4, 2, 1, 8] };
@@ -51,6 +58,8 @@ pub(crate) struct Flash<'a> {
     pub(crate) width: i64,
     /// Elements that a thread copies at once.
     grain: i64,
+    /// Bytes of shared memory that a block may have.
+    lds: i64,
 }
 
 /// Elements of a row that a thread copies at once: 16 bytes where rows are whole vectors of these, else, by warps, 8 or 4 (heads of 36
@@ -96,24 +105,62 @@ pub(crate) fn round_up_16(n: i64) -> i64 {
 }
 
 impl<'a> Flash<'a> {
-    fn of(program: &'a Program, k: &'a Attention, fragments: Fragments) -> Option<Flash<'a>> {
+    fn of(
+        program: &'a Program,
+        k: &'a Attention,
+        fragments: Fragments,
+        target: &Target,
+    ) -> Option<Flash<'a>> {
         let dtype = program.buffers[k.q.buf].dtype;
         let same = [&k.k, &k.v].iter().all(|o| program.buffers[o.buf].dtype == dtype);
         if !same || !matches!(dtype, DType::BF16 | DType::F16) || k.acc.compute() != DType::F32 {
             return None;
         }
         let (depth, width) = (k.q.sizes[3].as_const()?, k.v.sizes[3].as_const()?);
-        let grain = grain(&[&k.q, &k.k, &k.v], [depth, width], 256, &fragments)?;
+        let most = if fragments.turned() { MAX_COLUMNS } else { MAX_WIDTH };
+        let grain = grain(&[&k.q, &k.k, &k.v], [depth, width], most, &fragments)?;
         if fragments.turned() && fragments.wave == 32 && depth.max(width) > MAX_SHORT {
             return None;
         }
-        (k.epilogue.ranges.len() == 4).then_some(Flash { program, k, fragments, dtype, depth, width, grain })
+        let lds = i64::from(target.lds);
+        (k.epilogue.ranges.len() == 4).then_some(Flash {
+            program,
+            k,
+            fragments,
+            dtype,
+            depth,
+            width,
+            grain,
+            lds,
+        })
+    }
+
+    /// Whether queries are read from shared memory for every tile, as registers have no room for them.
+    fn is_long(&self) -> bool {
+        self.depth.max(self.width) > MAX_COLUMNS
+    }
+
+    /// In how many sections the columns of the result are computed, and how many a section has.
+    fn sections(&self) -> i64 {
+        (self.width + MAX_COLUMNS - 1) / MAX_COLUMNS
+    }
+
+    pub(crate) fn columns(&self) -> i64 {
+        let sections = self.sections();
+        round_up_16((self.width + sections - 1) / sections)
     }
 
     /// Keys of a tile.
     pub(crate) fn tile(&self) -> i64 {
-        let short =
-            self.fragments.turned() && (self.fragments.wave == 32 || self.depth.max(self.width) > 128);
+        if !self.fragments.turned() {
+            let most = if self.is_long() { FEW_KEYS } else { KEYS };
+            let sizes = [KEYS, FEW_KEYS].into_iter().filter(|tile| *tile <= most);
+            return sizes
+                .into_iter()
+                .find(|tile| self.shared_with(2, *tile) <= self.lds)
+                .unwrap_or(FEWEST_KEYS);
+        }
+        let short = self.fragments.wave == 32 || self.depth.max(self.width) > 128;
         if short { FEW_KEYS } else { KEYS }
     }
 
@@ -122,32 +169,38 @@ impl<'a> Flash<'a> {
         if self.fragments.turned() {
             return flash_waves::shared(self);
         }
-        let (d, w) = (round_up_16(self.depth) + PAD, round_up_16(self.width) + PAD);
-        2 * (warps * self.fragments.own * d + 2 * self.tile() * (d + w))
+        self.shared_with(warps, self.tile())
+    }
+
+    fn shared_with(&self, warps: i64, tile: i64) -> i64 {
+        let (d, w) = (round_up_16(self.depth) + PAD, self.columns() + PAD);
+        2 * (warps * self.fragments.own * d + 2 * tile * (d + w))
     }
 
     /// Copies of rows, up to 16 bytes by each thread; what is not there is zeros. `rows`: where they go, what they are called, the end of
-    /// all and the first; `shape`: elements, pitch, how many.
+    /// all, the first, and their first element; `shape`: elements of a whole row, those that are copied, how many rows.
     fn copies(
         &self,
         source: &str,
-        [name, row, limit, from]: [&str; 4],
-        [elements, pitch, count]: [i64; 3],
+        [name, row, limit, from, column]: [&str; 5],
+        [elements, copied, count]: [i64; 3],
         warps: i64,
     ) -> String {
+        let part = if column == "0" { "part".to_owned() } else { format!("{column} + part") };
         format!(
             "for (int t = threadIdx.x; t < {count} * {chunks}; t += {threads}) {{
 const int line = t / {chunks}, part = t % {chunks} * {grain};
 const idx {row} = {from} + line;
-const bool there = {row} < {limit} && part < {elements};
+const bool there = {row} < {limit} && {part} < {elements};
 const idx at_{row} = there ? {row} : 0;
-const idx d = there ? part : 0;
+const idx d = there ? {part} : 0;
 cp_async_{bytes}({name} + line * {pitch} + part, &{source}, there ? {bytes} : 0);
 }}
 ",
             grain = self.grain,
             bytes = 2 * self.grain,
-            chunks = round_up_16(elements) / self.grain,
+            pitch = copied + PAD,
+            chunks = copied / self.grain,
             threads = self.fragments.wave * warps,
         )
     }
@@ -156,15 +209,33 @@ cp_async_{bytes}({name} + line * {pitch} + part, &{source}, there ? {bytes} : 0)
     fn for_warps(&self, o: &Operands<'_>, warps: i64, uses: &mut Uses) -> Result<Words, GenError> {
         let (k, tile) = (self.k, self.tile());
         let (ty, block_rows) = (value_type(self.dtype)?, warps * self.fragments.own);
-        let (depth, width) = (round_up_16(self.depth), round_up_16(self.width));
+        let (depth, width) = (round_up_16(self.depth), self.columns());
         let (dp, wp, dk, nt, wt) = (depth + PAD, width + PAD, depth / 16, tile / 8, width / 8);
         let half = if self.dtype == DType::BF16 { "bf16" } else { "f16" };
         let query = o.element(&k.q, ["i0", "i1", "at_i2", "d"], uses);
-        let load_q = self.copies(&query, ["sq", "i2", &o.rows, "row0"], [self.depth, dp, block_rows], warps);
+        let load_q =
+            self.copies(&query, ["sq", "i2", &o.rows, "row0", "0"], [self.depth, depth, block_rows], warps);
         let key = o.element(&k.k, ["i0", "kv", "at_j", "d"], uses);
         let value = o.element(&k.v, ["i0", "kv", "at_j", "d"], uses);
-        let load_k = self.copies(&key, ["tk", "j", "limit", "from"], [self.depth, dp, tile], warps);
-        let load_v = self.copies(&value, ["tv", "j", "limit", "from"], [self.width, wp, tile], warps);
+        let load_k = self.copies(&key, ["tk", "j", "limit", "from", "0"], [self.depth, depth, tile], warps);
+        let column = self.first_column();
+        let load_v =
+            self.copies(&value, ["tv", "j", "limit", "from", column], [self.width, width, tile], warps);
+        // A warp's queries: in registers, or read for each tile.
+        let read = format!("sq + (warp * 16 + (lane & 15)) * {dp} + s * 16 + (lane >> 4) * 8");
+        let (hold, each, q) = match self.is_long() {
+            true => (String::new(), format!("u32 q[4];\nldmatrix_x4(q, {read});\n"), "q"),
+            false => (
+                format!(
+                    "u32 q[{dk}][4];
+#pragma unroll
+for (int s = 0; s < {dk}; ++s) ldmatrix_x4(q[s], {read});
+"
+                ),
+                String::new(),
+                "q[s]",
+            ),
+        };
         Ok(Words {
             places: format!(
                 "{ty} *sq = ({ty} *)memory, *sk = sq + {block_rows} * {dp}, *sv = sk + 2 * {tile} * {dp};\n"
@@ -175,10 +246,7 @@ cp_async_{bytes}({name} + line * {pitch} + part, &{source}, there ? {bytes} : 0)
 {load_k}{load_v}cp_async_commit(); }}
 cp_async_wait<1>();
 block_sync();
-u32 q[{dk}][4];
-#pragma unroll
-for (int s = 0; s < {dk}; ++s) ldmatrix_x4(q[s], sq + (warp * 16 + (lane & 15)) * {dp} + s * 16 + (lane >> 4) * 8);
-"
+{hold}"
             ),
             score: format!("float score[{nt}][4]"),
             out: format!("float out[{wt}][4] = {{}},"),
@@ -192,19 +260,7 @@ block_sync();
 const {ty} *tk = sk + turn % 2 * {tile} * {dp}, *tv = sv + turn % 2 * {tile} * {wp};
 "
             ),
-            scores: format!(
-                "#pragma unroll
-for (int n = 0; n < {nt}; n += 2)
-#pragma unroll
-for (int s = 0; s < {dk}; ++s) {{
-u32 b[4];
-ldmatrix_x4(b, tk + (n * 8 + (lane & 7) + (lane >> 4) * 8) * {dp} + s * 16 + (lane >> 3 & 1) * 8);
-const u32 b0[2] = {{b[0], b[1]}}, b1[2] = {{b[2], b[3]}};
-mma_{half}(score[n], q[s], b0);
-mma_{half}(score[n + 1], q[s], b1);
-}}
-"
-            ),
+            scores: self.scores_text(&each, q),
             before_look: String::new(),
             behind_look: String::new(),
             shrink: format!(
@@ -235,21 +291,52 @@ mma_{half}(out[t + 1], a, b1);
         })
     }
 
+    /// The scores of a warp's queries; `each` reads those of a step.
+    fn scores_text(&self, each: &str, q: &str) -> String {
+        let depth = round_up_16(self.depth);
+        let (nt, dk) = (self.tile() / 8, depth / 16);
+        let by_keys = format!("#pragma unroll\nfor (int n = 0; n < {nt}; n += 2)");
+        let by_steps = format!("#pragma unroll\nfor (int s = 0; s < {dk}; ++s)");
+        // What was read for a step is multiplied by all keys.
+        let (outer, inner) = if each.is_empty() { (by_keys, by_steps) } else { (by_steps, by_keys) };
+        format!(
+            "{outer} {{
+{each}{inner} {{
+u32 b[4];
+ldmatrix_x4(b, tk + (n * 8 + (lane & 7) + (lane >> 4) * 8) * {dp} + s * 16 + (lane >> 3 & 1) * 8);
+const u32 b0[2] = {{b[0], b[1]}}, b1[2] = {{b[2], b[3]}};
+mma_{half}(score[n], {q}, b0);
+mma_{half}(score[n + 1], {q}, b1);
+}}
+}}
+",
+            dp = depth + PAD,
+            half = if self.dtype == DType::BF16 { "bf16" } else { "f16" },
+        )
+    }
+
+    /// The first column of the block's section, as text.
+    fn first_column(&self) -> &'static str {
+        if self.sections() == 1 { "0" } else { "column0" }
+    }
+
     fn generate(&self, warps: i64) -> Result<Variant, GenError> {
         let (program, k, f, tile) = (self.program, self.k, &self.fragments, self.tile());
         let mut uses = Uses::default();
         let o = Operands::of(program, k, &mut uses);
         let block_rows = warps * f.own;
         let tiles = k.q.sizes[2].ceil_div(&SymExpr::from_i64(block_rows));
-        let count = volume(&k.q.sizes[..2]) * &tiles;
+        let sections = self.sections();
+        let count = volume(&k.q.sizes[..2]) * &tiles * SymExpr::from_i64(sections);
         let (tiles, all) = (o.text(&tiles, &mut uses), o.text(&count, &mut uses));
         let tail = epilogue(program, &k.epilogue, "result", &mut uses)?;
         let mask = o.mask_of("sc", &mut uses)?;
         let sums = match o.sums("most[r] * 0.6931471805599453f", "total[r]", &mut uses) {
             none if none.is_empty() => none,
             sums => format!(
-                "if ({first_of_row} && first + r * 8 < {}) {{\nconst idx i2 = first + r * 8;\n{sums}}}\n",
+                "if ({first_of_row}{first_section} && first + r * 8 < {}) {{\nconst idx i2 = first + r * 8;\n{sums}}}\n",
                 o.rows,
+                first_section = if sections == 1 { "" } else { " && column0 == 0" },
                 first_of_row = if f.turned() { "lane == line4" } else { "pair == 0" },
             ),
         };
@@ -260,12 +347,19 @@ mma_{half}(out[t + 1], a, b1);
         let limit =
             if k.causal { format!("imin<idx>({}, row0 + {block_rows})", o.keys) } else { o.keys.clone() };
         let causal = if k.causal { "seen = seen && j <= i2;\n" } else { "" };
+        let (of, section) = match sections {
+            1 => ("block".to_owned(), String::new()),
+            n => {
+                (format!("(block / {n})"), format!("const idx column0 = block % {n} * {};\n", self.columns()))
+            }
+        };
+        let from_column = if sections == 1 { "" } else { "column0 + " };
         let body = format!(
             "DYNAMIC_SHARED(memory);
 {places}{lanes}
 for (idx block = blockIdx.x; block < {all}; block += gridDim.x) {{
-const idx row0 = block % {tiles} * {block_rows}, i1 = block / {tiles} % {heads}, i0 = block / {tiles} / {heads};
-const idx kv = i1 / {group};
+const idx row0 = {of} % {tiles} * {block_rows}, i1 = {of} / {tiles} % {heads}, i0 = {of} / {tiles} / {heads};
+{section}const idx kv = i1 / {group};
 const idx limit = {limit};
 {begin}{out} most[{slots}] = {{{lowest}}}, total[{slots}] = {{{nothing}}};
 const idx first = row0 + warp * {own} + line4;
@@ -311,7 +405,7 @@ for (int r = 0; r < {slots}; ++r) {{
 for (int t = 0; t < {wt}; ++t)
 #pragma unroll
 for (int e = 0; e < {parts}; ++e) {{
-const idx i2 = first + {own_row}, i3 = t * {wide} + {far_row};
+const idx i2 = first + {own_row}, i3 = {from_column}t * {wide} + {far_row};
 if (i2 < {rows} && i3 < {width_}) {{
 const {result} result = to<{result}>(total[{slot}] == 0 ? 0.0f : out[t][e] / total[{slot}]);
 {tail}}}
@@ -349,7 +443,7 @@ const {result} result = to<{result}>(total[{slot}] == 0 ? 0.0f : out[t][e] / tot
             turn_end = words.turn_end,
             end = words.end,
             wide = words.wide,
-            wt = (round_up_16(self.width) + words.wide - 1) / words.wide,
+            wt = (self.columns() + words.wide - 1) / words.wide,
             width_ = self.width,
             result = value_type(k.acc)?,
         );

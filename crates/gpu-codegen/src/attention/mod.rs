@@ -1,5 +1,6 @@
 //! Attention: the choice of kernels, what they share, and the fallback, in which a warp computes one query row with a
-//! running softmax and its lanes share the keys of a tile, then the elements of the result. Scores never reach memory.
+//! running softmax and its lanes share the keys of a tile, then the elements of the result. Scores never reach memory; for rows
+//! longer than a warp's registers hold they are computed again.
 
 pub(crate) mod backward;
 pub(crate) mod backward_flash;
@@ -11,6 +12,7 @@ pub(crate) mod flash_waves;
 pub(crate) mod masks;
 pub(crate) mod scores;
 pub(crate) mod tma;
+pub(crate) mod tma_sections;
 
 use ir_core::{DType, SymExpr};
 use kernel_ir::{Attention, Operand, Program, Val};
@@ -20,7 +22,7 @@ use crate::text::template::{EpilogueEffects, assemble, compute_type, element, ep
 use crate::text::types::value_type;
 use crate::{ENTRY, GenError, Kernel, Launch, MAX_BLOCKS, Target, Variant};
 
-/// Maximum number of elements of a result row that a lane keeps in registers; rows are at most a wave times as long.
+/// Maximum number of elements of a result row that a lane keeps in registers; longer rows take several iterations.
 const MAX_PER_LANE: i64 = 16;
 /// Warps per block.
 const WARPS: i64 = 4;
@@ -29,7 +31,10 @@ const WARPS: i64 = 4;
 pub(crate) fn variants(program: &Program, k: &Attention, target: &Target) -> Result<Vec<Variant>, GenError> {
     let mut all = decode::variants(program, k, target)?;
     all.extend(tma::variants(program, k, target)?);
-    all.extend(flash::variants(program, k, target)?);
+    let (sections, warps) = (tma::of_sections(program, k, target)?, flash::variants(program, k, target)?);
+    // Warps that hold whole rows are not known to be slower; of longer ones they compute scores several times.
+    let held = [&k.q, &k.v].iter().all(|o| o.sizes[3].as_const().is_some_and(|n| n <= flash::MAX_COLUMNS));
+    all.extend(if held { [warps, sections] } else { [sections, warps] }.into_iter().flatten());
     all.push(Variant::single("simple", generate(program, k, target)?));
     Ok(all)
 }
@@ -132,10 +137,8 @@ fn generate(program: &Program, k: &Attention, target: &Target) -> Result<Kernel,
     let mut uses = Uses::default();
     let writer = BodyWriter { program, extents: ranges, prefix: "", guard: None, store_guard: None };
     let wave = target.lanes();
-    let per_lane = match width.range(&program.bounds()).1 {
-        Some(n) if n <= wave * MAX_PER_LANE => (n.max(1) + wave - 1) / wave,
-        _ => return Err(GenError::Routine(format!("{}: heads wider than {}", k.name, wave * MAX_PER_LANE))),
-    };
+    let whole = width.range(&program.bounds()).1.filter(|n| *n <= wave * MAX_PER_LANE);
+    let per_lane = whole.map_or(MAX_PER_LANE, |n| (n.max(1) + wave - 1) / wave);
     let acc = compute_type(k.acc)?;
     let rows = volume(&ranges[..3]);
     let text = |e: &SymExpr, uses: &mut Uses| writer.expr(e, uses);
@@ -157,12 +160,16 @@ fn generate(program: &Program, k: &Attention, target: &Target) -> Result<Kernel,
     let sums = operands.sums("most", "total", &mut uses);
     let tail = epilogue(program, &k.epilogue, "result", &mut uses)?;
     let result = value_type(k.acc)?;
+    let (sections, from, end) = match whole {
+        Some(_) => (String::new(), "", ""),
+        None => (format!("for (idx e0 = 0; e0 < {width}; e0 += {}) {{\n", wave * per_lane), "e0 + ", "}\n"),
+    };
     let body = format!(
         "const int lane = {lane};
 for (idx row = blockIdx.x * (idx){WARPS} + threadIdx.x / {wave}; row < {count}; row += (idx)gridDim.x * {WARPS}) {{
 const idx i2 = row % {length}, i1 = row / {length} % {heads}, i0 = row / {length} / {heads};
 const idx kv = i1 / {shared};
-{acc} most = -{infinity}, total = 0, out[{per_lane}] = {{}};
+{sections}{acc} most = -{infinity}, total = 0, out[{per_lane}] = {{}};
 const idx limit = {limit};
 for (idx j0 = 0; j0 < limit; j0 += {wave}) {{
 const idx j = j0 + lane;
@@ -191,7 +198,7 @@ const {acc} w = shuffle(weight, t);
 const idx from = j0 + t;
 #pragma unroll
 for (int u = 0; u < {per_lane}; ++u) {{
-const idx e = lane + {wave} * u;
+const idx e = {from}lane + {wave} * u;
 if (e < {width} && w != 0) out[u] += w * to<{acc}>({value});
 }}
 }}
@@ -200,12 +207,12 @@ if (lane == 0) {{
 {sums}}}
 #pragma unroll
 for (int u = 0; u < {per_lane}; ++u) {{
-const idx i3 = lane + {wave} * u;
+const idx i3 = {from}lane + {wave} * u;
 if (i3 < {width}) {{
 const {result} result = to<{result}>(total == 0 ? {empty} : out[u] / total);
 {tail}}}
 }}
-}}
+{end}}}
 ",
         lane = target.lane(),
         empty = if acc == "double" { "0.0" } else { "0.0f" },

@@ -49,6 +49,20 @@ fn on_tensor_cores() {
     c.check_candidates(&emulator, &flash);
 }
 
+/// Results and gradients in sections of columns, by the kernels of warps and, of results, by TMA.
+#[test]
+fn long_rows() {
+    let Some(emulator) = emulator() else { return };
+    let mut c = Case::new("long_rows");
+    gradients(&mut c, BF16, [1, 2, 1], [70, 50, 512, 320], (None, true));
+    gradients(&mut c, F16, [2, 1, 1], [66, 35, 136, 264], (None, false));
+    let seen = c.any(Bool, &[65, 140]);
+    gradients(&mut c, BF16, [1, 2, 2], [65, 140, 320, 64], (Some(seen), false));
+    let added = c.any(F16, &[1, 3, 80, 17]);
+    gradients(&mut c, F16, [1, 3, 1], [80, 17, 24, 520], (Some(added), true));
+    c.check_candidates(&emulator, &["wgmma_64x128_of", "flash_64", "flash_32", "flash_16", "simple"]);
+}
+
 /// Enough queries for TMA; every tile shape of the kernels is named.
 #[test]
 fn by_tma() {

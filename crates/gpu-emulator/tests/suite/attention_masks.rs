@@ -156,6 +156,28 @@ fn windows_are_computed() {
     c.check_candidates(&emulator, &["flash", "simple"]);
 }
 
+/// Long rows: blocks of both halves of a tile are hidden, shown or cut by the mask's border.
+#[test]
+fn masks_of_long_rows() {
+    let Some(emulator) = emulator() else { return };
+    let long = ["wgmma_64x128_of", "flash"];
+    let mut c = Case::new("a window of long rows");
+    masked(&mut c, BF16, [1, 2, 1], [130, 530, 264, 72], |m| m.window(Some(70)));
+    masked(&mut c, F16, [1, 1, 1], [140, 530, 24, 512], |m| m.documents());
+    c.check_candidates(&emulator, &long);
+    let mut c = Case::new("masks that are given");
+    let padding = c.input(Bool, &[1, 1, 1, 530], |i| f64::from(i < 200));
+    gradients(&mut c, BF16, [1, 1, 1], [130, 530, 264, 136], (Some(padding), true));
+    let added =
+        c.input(
+            BF16,
+            &[1, 2, 130, 150],
+            |i| if i % 150 < 64 { f64::NEG_INFINITY } else { (i % 7) as f64 / 4.0 },
+        );
+    gradients(&mut c, BF16, [1, 2, 1], [130, 150, 320, 264], (Some(added), false));
+    c.check_candidates(&emulator, &long);
+}
+
 #[test]
 fn documents_and_padding_are_computed() {
     let Some(emulator) = emulator() else { return };

@@ -313,6 +313,36 @@ fn attention_of_many_rows() {
     attention(DType::F32, [1, 2, 1], [33, 40, 24], causal, &["simple"]);
 }
 
+/// Rows longer than the registers of a warp hold: sections of the result's columns.
+#[test]
+fn attention_of_long_rows() {
+    let (plain, causal) = (AttentionCase::default(), AttentionCase { causal: true, mask: 0 });
+    let (half, whole, three) = ("wgmma_64x128_of_256", "wgmma_64x128_of_512", "wgmma_64x128_of_384");
+    let narrow = "wgmma_64x128_of_128";
+    attention(DType::BF16, [2, 1, 1], [70, 150, 512], plain, &[narrow, half, whole, "flash"]);
+    attention(DType::BF16, [1, 4, 2], [131, 260, 320], causal, &[half, three, "flash"]);
+    attention(
+        DType::BF16,
+        [1, 2, 1],
+        [65, 140, 264],
+        AttentionCase { causal: true, mask: 2 },
+        &[three, "flash"],
+    );
+    attention(DType::BF16, [1, 1, 1], [64, 35, 1024], plain, &[narrow, half, "flash"]);
+    // Rows whose queries fit in registers.
+    attention(
+        DType::BF16,
+        [1, 2, 2],
+        [130, 200, 136],
+        AttentionCase { causal: false, mask: 1 },
+        &[half, "flash"],
+    );
+    attention(DType::BF16, [2, 2, 1], [67, 129, 256], causal, &[narrow, half, "flash"]);
+    // No vectors of any length, and numbers of 32 bits.
+    attention(DType::BF16, [1, 1, 1], [18, 40, 519], plain, &["simple"]);
+    attention(DType::F32, [1, 2, 1], [9, 70, 1100], causal, &["simple"]);
+}
+
 #[test]
 fn attention_by_tma() {
     let (plain, causal) = (AttentionCase::default(), AttentionCase { causal: true, mask: 0 });

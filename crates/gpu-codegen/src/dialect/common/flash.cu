@@ -56,6 +56,29 @@ template <int N> DEV void flash_clear(float (&d)[N]) {
     for (int i = 0; i < N; ++i) d[i] = 0.0f;
 }
 
+// The largest of a warp's scores in row `r` of a thread's two.
+template <int KEYS> DEV float flash_top(const float (&score)[KEYS / 2], int r) {
+    float top = -INF32;
+    #pragma unroll
+    for (int n = 0; n < KEYS / 8; ++n) top = fmaxf(top, fmaxf(score[4 * n + 2 * r], score[4 * n + 2 * r + 1]));
+    top = fmaxf(top, shuffle_xor(top, 1));
+    return fmaxf(top, shuffle_xor(top, 2));
+}
+
+// Converts the thread's scores in that row to weights, and returns their sum. `shift` is subtracted from the exponents.
+template <int KEYS> DEV float flash_weigh(float (&score)[KEYS / 2], int r, float factor, float shift) {
+    float sum = 0.0f;
+    #pragma unroll
+    for (int n = 0; n < KEYS / 8; ++n)
+        #pragma unroll
+        for (int e = 0; e < 2; ++e) {
+            float &x = score[4 * n + 2 * r + e];
+            x = exp2_flushed(fmaf(x, factor, -shift));
+            sum += x;
+        }
+    return sum;
+}
+
 // The barriers of a block: one of its own tile, and a full and an empty one per stage.
 template <int STAGES> struct FlashBarriers {
     static constexpr int BYTES = (2 + 2 * STAGES) * 8;
@@ -179,29 +202,18 @@ template <class T, int ROWS, int KEYS, int DEPTH, int WIDTH, int STAGES_> struct
     // of 2.
     float out[V::WIDTH / 2], most[2], total[2];
 
+    // Element `i` of the results.
+    MEMBER float result(int i) const { return out[i]; }
+
     // Converts scores to weights, and returns the factor by which earlier sums shrink. `factor` converts a score to an
     // exponent of 2, and is positive.
     MEMBER void soften(float (&score)[KEYS / 2], float factor, float (&shrink)[2]) {
         #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            float top = -INF32;
-            #pragma unroll
-            for (int n = 0; n < KEYS / 8; ++n) top = fmaxf(top, fmaxf(score[4 * n + 2 * r], score[4 * n + 2 * r + 1]));
-            top = fmaxf(top, shuffle_xor(top, 1));
-            top = fmaxf(fmaxf(top, shuffle_xor(top, 2)) * factor, most[r]);
-            const float shift = top == -INF32 ? 0.0f : top;
+            const float top = fmaxf(flash_top<KEYS>(score, r) * factor, most[r]), shift = top == -INF32 ? 0.0f : top;
             shrink[r] = exp2_flushed(most[r] - shift);
             most[r] = top;
-            float sum = 0.0f;
-            #pragma unroll
-            for (int n = 0; n < KEYS / 8; ++n)
-                #pragma unroll
-                for (int e = 0; e < 2; ++e) {
-                    float &x = score[4 * n + 2 * r + e];
-                    x = exp2_flushed(fmaf(x, factor, -shift));
-                    sum += x;
-                }
-            total[r] = total[r] * shrink[r] + sum;
+            total[r] = total[r] * shrink[r] + flash_weigh<KEYS>(score, r, factor, shift);
         }
     }
 
