@@ -1,0 +1,275 @@
+//! Attention of a few query rows over many keys, as in decoding. It is bound by the bandwidth of reading keys and values,
+//! so the keys are split over blocks, warps and groups of lanes, each with a running softmax of its own (split-KV). The
+//! last block of a key head combines the parts in a fixed order; where there are too many heads to count the blocks of
+//! each, a second kernel does. Query heads that share a key head are computed at once: of 16-bit numbers by matrix cores
+//! (`cores`), of others by lanes (`lanes`). Keys that a mask hides from all rows are not read, where that is known early enough.
+//!
+//! Not here: many query rows (`flash`).
+
+mod cores;
+mod lanes;
+
+use ir_core::{Atom, DType, SymExpr};
+use kernel_ir::{Attention, Inst, InstKind, Program};
+
+use self::cores::Cores;
+use self::lanes::Lanes;
+use crate::attention::Operands;
+use crate::text::body::Uses;
+use crate::text::template::{assemble, blocks_of, epilogue, unravel, volume};
+use crate::text::types::value_type;
+use crate::{ENTRY, GenError, Kernel, Launch, TICKETS, Target, Variant};
+
+/// Warps per block.
+const WARPS: i64 = 4;
+/// Blocks of a multiprocessor that read at once.
+const BLOCKS: i64 = 4;
+/// Most parts of a row.
+const MAX_PARTS: i64 = 64;
+
+/// Returns the candidates; none where there are many rows or operands cannot be read 16 bytes at once.
+pub(crate) fn variants(program: &Program, k: &Attention, target: &Target) -> Result<Vec<Variant>, GenError> {
+    let Some(shape) = Decode::of(program, k, target) else { return Ok(Vec::new()) };
+    let mut all = Vec::new();
+    // By lanes each row costs instructions of its own.
+    let forms = [Cores::of(&shape).map(Form::Cores), Lanes::of(&shape).map(Form::Lanes)];
+    let mut forms: Vec<Form<'_, '_>> = forms.into_iter().flatten().collect();
+    if shape.rows() < FEWEST_ROWS {
+        forms.reverse();
+    }
+    for form in &forms {
+        let parts = shape.most_parts(form.turn());
+        all.push(shape.variant(form, parts)?);
+        if parts > 1 {
+            all.push(shape.variant(form, parts / 2)?);
+        }
+    }
+    Ok(all)
+}
+
+/// Fewest rows for which matrix cores come first.
+const FEWEST_ROWS: i64 = 2;
+
+/// Ways of computing a part.
+enum Form<'a, 'd> {
+    Cores(Cores<'a, 'd>),
+    Lanes(Lanes<'a, 'd>),
+}
+
+impl Form<'_, '_> {
+    /// Keys of which a block has the loads in flight.
+    fn turn(&self) -> i64 {
+        match self {
+            Form::Cores(cores) => cores.turn(),
+            Form::Lanes(lanes) => lanes.turn(),
+        }
+    }
+}
+
+struct Decode<'a> {
+    program: &'a Program,
+    k: &'a Attention,
+    target: &'a Target,
+    /// The dtype of keys and values.
+    dtype: DType,
+    /// Elements of a key, and of a value.
+    depth: i64,
+    width: i64,
+    /// Query heads per key head, and query rows.
+    shared: i64,
+    lq: i64,
+}
+
+impl<'a> Decode<'a> {
+    fn of(program: &'a Program, k: &'a Attention, target: &'a Target) -> Option<Decode<'a>> {
+        let dtype = program.buffers[k.k.buf].dtype;
+        let known = matches!(dtype, DType::BF16 | DType::F16 | DType::F32);
+        let same = program.buffers[k.v.buf].dtype == dtype;
+        if !known || !same || k.acc.compute() != DType::F32 || k.epilogue.ranges.len() != 4 {
+            return None;
+        }
+        let (depth, width) = (k.q.sizes[3].as_const()?, k.v.sizes[3].as_const()?);
+        let shared = k.q.sizes[1].as_const()?.checked_div(k.k.sizes[1].as_const()?)?;
+        let lq = k.q.sizes[2].as_const()?;
+        let some = [depth, width, shared, lq].iter().all(|n| *n > 0);
+        some.then_some(Decode { program, k, target, dtype, depth, width, shared, lq })
+    }
+
+    /// Rows that are computed at once.
+    fn rows(&self) -> i64 {
+        self.lq * self.shared
+    }
+
+    /// Whether keys and values are whole vectors of `lanes` elements.
+    fn is_whole(&self, lanes: i64) -> bool {
+        let vectors = [&self.k.k, &self.k.v].iter().all(|o| crate::product::gemv::aligned(o, 3, lanes));
+        vectors && self.depth % lanes == 0 && self.width % lanes == 0
+    }
+
+    /// As many parts as fill the GPU, where each still has keys for a turn.
+    fn most_parts(&self, turn: i64) -> i64 {
+        let heads = volume(&self.k.k.sizes[..2]).as_const().unwrap_or(32);
+        let keys = self.k.k.sizes[2].as_const().unwrap_or(2048);
+        let most = (keys / turn).clamp(1, MAX_PARTS);
+        (BLOCKS * i64::from(self.target.multiprocessors) / heads.max(1)).clamp(1, most)
+    }
+
+    fn variant(&self, form: &Form<'_, '_>, parts: i64) -> Result<Variant, GenError> {
+        // Each row of a part stores its maximum, its sum and its values.
+        let rows = volume(&self.k.epilogue.ranges[..3]);
+        let record = &self.k.epilogue.ranges[3] + SymExpr::from_i64(2);
+        let scratch = vec![rows * record * SymExpr::from_i64(4 * parts)];
+        let counted = volume(&self.k.k.sizes[..2]).as_const().is_some_and(|n| n <= i64::from(TICKETS));
+        let (name, kernel) = match form {
+            Form::Cores(cores) => (format!("decode_cores_{parts}"), cores.kernel(parts, counted)?),
+            Form::Lanes(lanes) => (format!("decode_{parts}"), lanes.kernel(parts, counted)?),
+        };
+        let mut kernels = vec![kernel];
+        if !counted {
+            kernels.push(self.combine_kernel(parts)?);
+        }
+        Ok(Variant { name, kernels, scratch })
+    }
+
+    /// The launch of the kernel that computes the parts.
+    fn launch(&self, parts: i64) -> Launch {
+        let most = SymExpr::from_i64(crate::MAX_BLOCKS);
+        let count = volume(&self.k.k.sizes[..2]);
+        let mut launch = Launch::flat(count.sym_min(&most), self.target.wave * WARPS as u32);
+        launch.blocks[1] = SymExpr::from_i64(parts);
+        launch
+    }
+
+    /// Statements that clear `seen` where the mask hides the key `j` from row `i2` of head `i1`; `None` where the mask hides nothing, or
+    /// loads something for each key.
+    fn hides(&self, o: &Operands<'_>, uses: &mut Uses) -> Result<Option<String>, GenError> {
+        let Some(visibility) = &self.k.visibility else { return Ok(None) };
+        let by_key = |inst: &Inst| match &inst.kind {
+            InstKind::Load { buf, index, .. } => {
+                let moves = |leaf: &Atom| matches!(leaf, Atom::Loop(3) | Atom::Value(_));
+                self.program.buffers[*buf].address(index).any_leaf(moves)
+            }
+            _ => false,
+        };
+        if o.function_dtype() != Some(DType::Bool) || visibility.function.iter().any(by_key) {
+            return Ok(None);
+        }
+        o.mask_of("sc", uses).map(Some)
+    }
+
+    /// The end of the keys that some row sees but for the mask.
+    fn limit(&self, o: &Operands<'_>) -> String {
+        if self.k.causal { format!("imin<idx>({}, {})", o.keys, self.lq) } else { o.keys.clone() }
+    }
+
+    /// Statements behind the keys of a block's part, of which each team of warps has left the maxima, sums and values of its rows in shared
+    /// memory, `wide` values a row. Where blocks are `counted`, the last block of a key head combines the parts.
+    fn end(
+        &self,
+        o: &Operands<'_>,
+        [parts, teams, wide]: [i64; 3],
+        counted: bool,
+        uses: &mut Uses,
+    ) -> Result<String, GenError> {
+        let Decode { shared, lq, width, .. } = *self;
+        let last = if counted { self.combine_in_last_block(o, parts, uses)? } else { "block_sync();\n".into() };
+        Ok(format!(
+            "block_sync();
+for (int t = threadIdx.x; t < {rows} * {wide}; t += {threads}) {{
+const int r = t / {wide}, e = t % {wide};
+float top = shared_most[0][r];
+for (int w = 1; w < {teams}; ++w) top = fmaxf(top, shared_most[w][r]);
+const float shift = top == -INF32 ? 0.0f : top;
+float sum = 0, weight = 0;
+for (int w = 0; w < {teams}; ++w) {{
+const float f = exp2f(shared_most[w][r] - shift);
+sum += f * shared_out[w][r][e];
+weight += f * shared_total[w][r];
+}}
+const idx i1 = kv * {shared} + r / {lq}, i2 = r % {lq};
+const i64 row = ((i64)i0 * {heads} + i1) * {lq} + i2;
+float *record = scratch0 + (row * {parts} + blockIdx.y) * (i64)({width} + 2);
+if (e == 0) {{ record[0] = top; record[1] = weight; }}
+if (e < {width}) record[2 + e] = sum;
+}}
+{last}",
+            rows = self.rows(),
+            threads = self.target.lanes() * WARPS,
+            heads = o.heads,
+        ))
+    }
+
+    /// Returns statements by which the last block of a key head combines the parts of its rows.
+    fn combine_in_last_block(
+        &self,
+        o: &Operands<'_>,
+        parts: i64,
+        uses: &mut Uses,
+    ) -> Result<String, GenError> {
+        uses.tickets = true;
+        let width = self.width;
+        let combine = self.combine(o, parts, uses)?;
+        Ok(format!(
+            "if (!comes_last(tickets + block, {parts}, &seen)) continue;
+for (int t = threadIdx.x; t < {rows} * {width}; t += {threads}) {{
+const int r = t / {width};
+const idx i1 = kv * {shared} + r / {lq}, i2 = r % {lq}, i3 = t % {width};
+const float *record = scratch0 + (((i64)i0 * {heads} + i1) * {lq} + i2) * {parts} * ({width} + 2);
+{combine}}}
+block_sync();
+",
+            rows = self.rows(),
+            shared = self.shared,
+            lq = self.lq,
+            heads = o.heads,
+            threads = self.target.lanes() * WARPS,
+        ))
+    }
+
+    /// Returns statements that combine the parts of element `i3` of a row, which begin at `record`, and run the epilogue.
+    fn combine(&self, o: &Operands<'_>, parts: i64, uses: &mut Uses) -> Result<String, GenError> {
+        let (program, k, width) = (self.program, self.k, self.width);
+        let sums = match o.sums("most * 0.6931471805599453f", "total", uses) {
+            none if none.is_empty() => none,
+            sums => format!("if (i3 == 0) {{\n{sums}}}\n"),
+        };
+        let tail = epilogue(program, &k.epilogue, "result", uses)?;
+        Ok(format!(
+            "float most = -INF32;
+#pragma unroll 8
+for (int part = 0; part < {parts}; ++part) most = fmaxf(most, fresh(record + part * (i64)({width} + 2)));
+const float shift = most == -INF32 ? 0.0f : most;
+float total = 0, sum = 0;
+#pragma unroll 8
+for (int part = 0; part < {parts}; ++part) {{
+const float *of = record + part * (i64)({width} + 2);
+const float f = exp2f(fresh(of) - shift);
+total += f * fresh(of + 1);
+sum += f * fresh(of + 2 + i3);
+}}
+const {result} result = to<{result}>(total == 0 ? 0.0f : sum / total);
+{sums}{tail}",
+            result = value_type(k.acc)?,
+        ))
+    }
+
+    /// The kernel that combines the parts of all rows.
+    fn combine_kernel(&self, parts: i64) -> Result<Kernel, GenError> {
+        let (program, k) = (self.program, self.k);
+        let ranges = &k.epilogue.ranges;
+        let mut uses = Uses::default();
+        uses.scratch.push("float");
+        let o = Operands::of(program, k, &mut uses);
+        let points = volume(ranges);
+        let (count, width) = (o.text(&points, &mut uses), o.text(&ranges[3], &mut uses));
+        let index = unravel(&o.writer, ranges, 0, "p", &mut uses);
+        let combine = self.combine(&o, parts, &mut uses)?;
+        let body = format!(
+            "for (idx p = blockIdx.x * (idx)blockDim.x + threadIdx.x; p < {count}; p += (idx)gridDim.x * blockDim.x) {{
+const float *record = scratch0 + (i64)(p / {width}) * {parts} * ({width} + 2);
+{index}{combine}}}
+"
+        );
+        assemble(program, ENTRY, &uses, Launch::flat(blocks_of(&points, 128), 128), &body)
+    }
+}
