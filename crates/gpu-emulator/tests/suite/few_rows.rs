@@ -9,7 +9,7 @@ use fx_ir::{Arg, ValueId};
 use gpu_codegen::{Target, prepare_masks};
 use ir_core::DType;
 
-use DType::{BF16, Bool, F16, F32, I64};
+use DType::{BF16, Bool, F16, F32};
 
 /// Attention of `[batch, heads, rows, depth]` over `[batch, shared, keys, depth or width]`, and the sums of its rows.
 fn attend(

@@ -57,6 +57,11 @@ impl<'a, 'd> Cores<'a, 'd> {
         KEYS * WARPS / self.split
     }
 
+    /// Blocks that a multiprocessor has registers for.
+    pub(super) fn blocks(&self) -> i64 {
+        if self.of.depth.max(self.of.width) <= 64 { 4 } else { 2 }
+    }
+
     /// Pieces of keys and of values that a warp has.
     fn pieces(&self) -> [i64; 2] {
         let of = |elements: i64, piece: i64| (elements + self.split * piece - 1) / (self.split * piece);
@@ -249,7 +254,7 @@ float shift[{slots}];
 #pragma unroll
 for (int r = 0; r < {slots}; ++r) {{
 {tops}shift[r] = top[r] == -INF32 ? 0.0f : top[r];
-const float shrink = exp2f(most[r] - shift[r]);
+const float shrink = exp2_flushed(most[r] - shift[r]);
 total[r] *= shrink;
 #pragma unroll
 for (int t = 0; t < {columns}; ++t) {{ out[t][2 * r] *= shrink; out[t][2 * r + 1] *= shrink; }}
@@ -259,7 +264,7 @@ most[r] = top[r];
 for (int n = 0; n < 2; ++n)
 #pragma unroll
 for (int e = 0; e < {numbers}; ++e) {{
-score[n][e] = exp2f(score[n][e] - shift[{slot}]);
+score[n][e] = exp2_flushed(score[n][e] - shift[{slot}]);
 total[{slot}] += score[n][e];
 }}
 ",
@@ -307,7 +312,7 @@ for (int u = 0; u < 4; ++u) x.v[u] = out[c * {VECTOR} + t + u][2 * s + e];
         let (program, k, rows, [keys, values]) = (of.program, of.k, of.rows(), self.pieces());
         let (teams, wide) = (WARPS / split, split * values * VALUE_PIECE);
         let mut uses = Uses::default();
-        uses.scratch.push("float");
+        of.begin(parts, &mut uses);
         let o = Operands::of(program, k, &mut uses);
         let adds = match o.function_dtype() {
             Some(dtype) => dtype != DType::Bool,

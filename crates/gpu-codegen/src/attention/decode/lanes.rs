@@ -75,7 +75,7 @@ if (wave_ballot(some) == 0) continue;
         let (program, k) = (of.program, of.k);
         let wave = of.target.lanes();
         let mut uses = Uses::default();
-        uses.scratch.push("float");
+        of.begin(parts, &mut uses);
         let o = Operands::of(program, k, &mut uses);
         let ty = memory_type(of.dtype)?;
         let rows = of.rows();

@@ -22,10 +22,13 @@ use crate::{ENTRY, GenError, Kernel, Launch, TICKETS, Target, Variant};
 
 /// Warps per block.
 const WARPS: i64 = 4;
-/// Blocks of a multiprocessor that read at once.
-const BLOCKS: i64 = 4;
-/// Most parts of a row.
+/// Most parts of a row, and of those that are read at once.
 const MAX_PARTS: i64 = 64;
+const MAX_GROUP: i64 = 16;
+/// Numbers of a part of a row before its values: its maximum and its sum.
+const HEAD: i64 = 4;
+/// Values that a thread reads at once.
+const PIECE: i64 = 4;
 
 /// Returns the candidates; none where there are many rows or operands cannot be read 16 bytes at once.
 pub(crate) fn variants(program: &Program, k: &Attention, target: &Target) -> Result<Vec<Variant>, GenError> {
@@ -38,7 +41,7 @@ pub(crate) fn variants(program: &Program, k: &Attention, target: &Target) -> Res
         forms.reverse();
     }
     for form in &forms {
-        let parts = shape.most_parts(form.turn());
+        let parts = shape.most_parts(form);
         all.push(shape.variant(form, parts)?);
         if parts > 1 {
             all.push(shape.variant(form, parts / 2)?);
@@ -62,6 +65,14 @@ impl Form<'_, '_> {
         match self {
             Form::Cores(cores) => cores.turn(),
             Form::Lanes(lanes) => lanes.turn(),
+        }
+    }
+
+    /// Blocks for a multiprocessor: by matrix cores as many as its registers hold, so that all start at once.
+    fn blocks(&self) -> i64 {
+        match self {
+            Form::Cores(cores) => cores.blocks(),
+            Form::Lanes(_) => 4,
         }
     }
 }
@@ -95,6 +106,11 @@ impl<'a> Decode<'a> {
         some.then_some(Decode { program, k, target, dtype, depth, width, shared, lq })
     }
 
+    /// Threads of a block.
+    fn threads(&self) -> i64 {
+        self.target.lanes() * WARPS
+    }
+
     /// Rows that are computed at once.
     fn rows(&self) -> i64 {
         self.lq * self.shared
@@ -107,28 +123,34 @@ impl<'a> Decode<'a> {
     }
 
     /// As many parts as fill the GPU, where each still has keys for a turn.
-    fn most_parts(&self, turn: i64) -> i64 {
+    fn most_parts(&self, form: &Form<'_, '_>) -> i64 {
         let heads = volume(&self.k.k.sizes[..2]).as_const().unwrap_or(32);
         let keys = self.k.k.sizes[2].as_const().unwrap_or(2048);
-        let most = (keys / turn).clamp(1, MAX_PARTS);
-        (BLOCKS * i64::from(self.target.multiprocessors) / heads.max(1)).clamp(1, most)
+        let most = (keys / form.turn()).clamp(1, MAX_PARTS);
+        (form.blocks() * i64::from(self.target.multiprocessors) / heads.max(1)).clamp(1, most)
     }
 
     fn variant(&self, form: &Form<'_, '_>, parts: i64) -> Result<Variant, GenError> {
-        // Each row of a part stores its maximum, its sum and its values.
         let rows = volume(&self.k.epilogue.ranges[..3]);
-        let record = &self.k.epilogue.ranges[3] + SymExpr::from_i64(2);
-        let scratch = vec![rows * record * SymExpr::from_i64(4 * parts)];
+        let record = SymExpr::from_i64(4 * parts * (self.width + HEAD));
+        let scratch = if parts > 1 { vec![rows * record] } else { Vec::new() };
         let counted = volume(&self.k.k.sizes[..2]).as_const().is_some_and(|n| n <= i64::from(TICKETS));
         let (name, kernel) = match form {
             Form::Cores(cores) => (format!("decode_cores_{parts}"), cores.kernel(parts, counted)?),
             Form::Lanes(lanes) => (format!("decode_{parts}"), lanes.kernel(parts, counted)?),
         };
         let mut kernels = vec![kernel];
-        if !counted {
+        if parts > 1 && !counted {
             kernels.push(self.combine_kernel(parts)?);
         }
         Ok(Variant { name, kernels, scratch })
+    }
+
+    /// Declares the memory of parts.
+    fn begin(&self, parts: i64, uses: &mut Uses) {
+        if parts > 1 {
+            uses.scratch.push("float");
+        }
     }
 
     /// The launch of the kernel that computes the parts.
@@ -172,7 +194,25 @@ impl<'a> Decode<'a> {
         uses: &mut Uses,
     ) -> Result<String, GenError> {
         let Decode { shared, lq, width, .. } = *self;
-        let last = if counted { self.combine_in_last_block(o, parts, uses)? } else { "block_sync();\n".into() };
+        let last = match counted {
+            true if parts > 1 => self.combine_in_last_block(o, parts, uses)?,
+            _ => "block_sync();\n".into(),
+        };
+        let one = match parts {
+            1 => format!(
+                "const float most = top, total = weight;\nif (e < {width}) {{\nconst idx i3 = e;\n{}}}\n",
+                self.finish(o, uses)?
+            ),
+            _ => format!(
+                "const i64 row = ((i64)i0 * {heads} + i1) * {lq} + i2;
+float *record = scratch0 + (row * {parts} + blockIdx.y) * {record};
+if (e == 0) {{ record[0] = top; record[1] = weight; }}
+if (e < {width}) record[{HEAD} + e] = sum;
+",
+                heads = o.heads,
+                record = width + HEAD,
+            ),
+        };
         Ok(format!(
             "block_sync();
 for (int t = threadIdx.x; t < {rows} * {wide}; t += {threads}) {{
@@ -187,15 +227,10 @@ sum += f * shared_out[w][r][e];
 weight += f * shared_total[w][r];
 }}
 const idx i1 = kv * {shared} + r / {lq}, i2 = r % {lq};
-const i64 row = ((i64)i0 * {heads} + i1) * {lq} + i2;
-float *record = scratch0 + (row * {parts} + blockIdx.y) * (i64)({width} + 2);
-if (e == 0) {{ record[0] = top; record[1] = weight; }}
-if (e < {width}) record[2 + e] = sum;
-}}
+{one}}}
 {last}",
             rows = self.rows(),
-            threads = self.target.lanes() * WARPS,
-            heads = o.heads,
+            threads = self.threads(),
         ))
     }
 
@@ -207,68 +242,99 @@ if (e < {width}) record[2 + e] = sum;
         uses: &mut Uses,
     ) -> Result<String, GenError> {
         uses.tickets = true;
-        let width = self.width;
         let combine = self.combine(o, parts, uses)?;
         Ok(format!(
             "if (!comes_last(tickets + block, {parts}, &seen)) continue;
-for (int t = threadIdx.x; t < {rows} * {width}; t += {threads}) {{
-const int r = t / {width};
-const idx i1 = kv * {shared} + r / {lq}, i2 = r % {lq}, i3 = t % {width};
-const float *record = scratch0 + (((i64)i0 * {heads} + i1) * {lq} + i2) * {parts} * ({width} + 2);
+for (int t = threadIdx.x; t < {rows} * {pieces}; t += {threads}) {{
+const int r = t / {pieces};
+const idx i1 = kv * {shared} + r / {lq}, i2 = r % {lq}, piece = t % {pieces};
+const i64 row = ((i64)i0 * {heads} + i1) * {lq} + i2;
 {combine}}}
 block_sync();
 ",
             rows = self.rows(),
+            pieces = self.width / PIECE,
             shared = self.shared,
             lq = self.lq,
             heads = o.heads,
-            threads = self.target.lanes() * WARPS,
+            threads = self.threads(),
         ))
     }
 
-    /// Returns statements that combine the parts of element `i3` of a row, which begin at `record`, and run the epilogue.
+    /// Returns statements that combine the parts of a piece of a row, and run the epilogue on its elements. Parts are read in groups, all of
+    /// a group at once.
     fn combine(&self, o: &Operands<'_>, parts: i64, uses: &mut Uses) -> Result<String, GenError> {
-        let (program, k, width) = (self.program, self.k, self.width);
+        let finish = self.finish(o, uses)?;
+        Ok(format!(
+            "const float *record = scratch0 + row * {parts} * {record} + {HEAD};
+float most = -INF32, total = 0;
+Vec<float, {PIECE}> sums = {{}};
+for (int from = 0; from < {parts}; from += {group}) {{
+Vec<float, 2> of[{group}];
+Vec<float, {PIECE}> values[{group}];
+#pragma unroll
+for (int u = 0; u < {group}; ++u) {{
+const float *at = record + imin(from + u, {parts} - 1) * (i64){record};
+of[u] = fresh((const Vec<float, 2> *)(at - {HEAD}));
+values[u] = fresh((const Vec<float, {PIECE}> *)at + piece);
+if (from + u >= {parts}) of[u].v[0] = -INF32;
+}}
+float top = most;
+#pragma unroll
+for (int u = 0; u < {group}; ++u) top = fmaxf(top, of[u].v[0]);
+const float shift = top == -INF32 ? 0.0f : top, shrink = exp2f(most - shift);
+total *= shrink;
+#pragma unroll
+for (int e = 0; e < {PIECE}; ++e) sums.v[e] *= shrink;
+#pragma unroll
+for (int u = 0; u < {group}; ++u) {{
+const float f = exp2f(of[u].v[0] - shift);
+total += f * of[u].v[1];
+#pragma unroll
+for (int e = 0; e < {PIECE}; ++e) sums.v[e] += f * values[u].v[e];
+}}
+most = top;
+}}
+#pragma unroll
+for (int e = 0; e < {PIECE}; ++e) {{
+const idx i3 = piece * {PIECE} + e;
+const float sum = sums.v[e];
+{finish}}}
+",
+            group = parts.min(MAX_GROUP),
+            record = self.width + HEAD,
+        ))
+    }
+
+    /// Returns statements that run the epilogue on element `i3` of a row, given its sum and the row's maximum and total.
+    fn finish(&self, o: &Operands<'_>, uses: &mut Uses) -> Result<String, GenError> {
         let sums = match o.sums("most * 0.6931471805599453f", "total", uses) {
             none if none.is_empty() => none,
             sums => format!("if (i3 == 0) {{\n{sums}}}\n"),
         };
-        let tail = epilogue(program, &k.epilogue, "result", uses)?;
-        Ok(format!(
-            "float most = -INF32;
-#pragma unroll 8
-for (int part = 0; part < {parts}; ++part) most = fmaxf(most, fresh(record + part * (i64)({width} + 2)));
-const float shift = most == -INF32 ? 0.0f : most;
-float total = 0, sum = 0;
-#pragma unroll 8
-for (int part = 0; part < {parts}; ++part) {{
-const float *of = record + part * (i64)({width} + 2);
-const float f = exp2f(fresh(of) - shift);
-total += f * fresh(of + 1);
-sum += f * fresh(of + 2 + i3);
-}}
-const {result} result = to<{result}>(total == 0 ? 0.0f : sum / total);
-{sums}{tail}",
-            result = value_type(k.acc)?,
-        ))
+        let tail = epilogue(self.program, &self.k.epilogue, "result", uses)?;
+        let result = value_type(self.k.acc)?;
+        Ok(format!("const {result} result = to<{result}>(total == 0 ? 0.0f : sum / total);\n{sums}{tail}"))
     }
 
     /// The kernel that combines the parts of all rows.
     fn combine_kernel(&self, parts: i64) -> Result<Kernel, GenError> {
         let (program, k) = (self.program, self.k);
-        let ranges = &k.epilogue.ranges;
         let mut uses = Uses::default();
         uses.scratch.push("float");
         let o = Operands::of(program, k, &mut uses);
-        let points = volume(ranges);
-        let (count, width) = (o.text(&points, &mut uses), o.text(&ranges[3], &mut uses));
-        let index = unravel(&o.writer, ranges, 0, "p", &mut uses);
+        let rows = &k.epilogue.ranges[..3];
+        let points = volume(rows) * SymExpr::from_i64(self.width / PIECE);
+        let count = o.text(&points, &mut uses);
+        let index = unravel(&o.writer, rows, 0, "row", &mut uses);
         let combine = self.combine(&o, parts, &mut uses)?;
         let body = format!(
             "for (idx p = blockIdx.x * (idx)blockDim.x + threadIdx.x; p < {count}; p += (idx)gridDim.x * blockDim.x) {{
-const float *record = scratch0 + (i64)(p / {width}) * {parts} * ({width} + 2);
+const i64 row = p / {pieces};
+const idx piece = p % {pieces};
 {index}{combine}}}
-"
+",
+            pieces = self.width / PIECE,
         );
         assemble(program, ENTRY, &uses, Launch::flat(blocks_of(&points, 128), 128), &body)
     }
