@@ -89,7 +89,9 @@ fn caches() {
 fn windows() {
     let Some(emulator) = emulator() else { return };
     let mut c = Case::new("windows");
-    for (dtype, heads, rows, depth) in [(BF16, [1, 4, 2], 8, 64), (F16, [1, 2, 2], 12, 96), (F32, [1, 2, 1], 3, 64)] {
+    for (dtype, heads, rows, depth) in
+        [(BF16, [1, 4, 2], 8, 64), (F16, [1, 2, 2], 12, 96), (F32, [1, 2, 1], 3, 64)]
+    {
         let mut mask = Mask { c: &mut c, sizes: [1, heads[1], rows, 700] };
         let shown = mask.behind(390, 130);
         attend(&mut c, dtype, heads, [rows, 700, depth, depth], (Some(shown), false));

@@ -74,7 +74,14 @@ impl<'a, 'd> Cores<'a, 'd> {
     }
 
     /// Statements that load the vector at `index` of an operand to `to`, or zeros where `there` is false.
-    fn load(&self, o: &Operands<'_>, from: (&Operand, [&str; 4]), to: &str, there: &str, uses: &mut Uses) -> String {
+    fn load(
+        &self,
+        o: &Operands<'_>,
+        from: (&Operand, [&str; 4]),
+        to: &str,
+        there: &str,
+        uses: &mut Uses,
+    ) -> String {
         let element = o.element(from.0, from.1, uses);
         format!("{to} = {{}};\nif ({there}) {to} = *(const Vec<u32, 4> *)&{element};\n")
     }

@@ -3,7 +3,6 @@
 //!
 //! Not here: how parts are combined (`decode`), 16-bit numbers on matrix cores (`cores`).
 
-
 use super::{Decode, WARPS};
 use crate::attention::Operands;
 use crate::text::body::Uses;
