@@ -28,8 +28,12 @@ const WARPS: i64 = 4;
 /// Returns the candidate implementations, best first by rule.
 pub(crate) fn variants(program: &Program, k: &Attention, target: &Target) -> Result<Vec<Variant>, GenError> {
     let mut all = decode::variants(program, k, target)?;
+    let few = all.len();
     all.extend(tma::variants(program, k, target)?);
     all.extend(flash::variants(program, k, target)?);
+    if decode::is_short(k) {
+        all.rotate_left(few);
+    }
     all.push(Variant::single("simple", generate(program, k, target)?));
     Ok(all)
 }

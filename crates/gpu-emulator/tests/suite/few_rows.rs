@@ -6,8 +6,9 @@
 use crate::attention_masks::Mask;
 use crate::common::{Case, emulator};
 use fx_ir::{Arg, ValueId};
-use gpu_codegen::{Target, prepare_masks};
+use gpu_codegen::{Target, prepare_masks, variants};
 use ir_core::DType;
+use kernel_ir::Step;
 
 use DType::{BF16, Bool, F16, F32};
 
@@ -79,10 +80,34 @@ fn caches() {
         }
         let mut program = c.program();
         prepare_masks(&mut program, &Target::HOPPER);
-        let loops = program.steps.iter().filter(|s| matches!(s, kernel_ir::Step::Loop(_))).count();
+        let loops = program.steps.iter().filter(|s| matches!(s, Step::Loop(_))).count();
         assert_eq!(loops, 0, "a mask is written");
         c.check_candidates(&emulator, &["decode_cores", "decode_"]);
     }
+}
+
+/// The first candidate of each attention of a case.
+fn first_candidates(c: &mut Case, target: &Target) -> Vec<String> {
+    let program = c.program();
+    let attention = program.steps.iter().filter(|s| matches!(s, Step::Attention(_)));
+    attention.map(|step| variants(&program, step, target).unwrap()[0].name.clone()).collect()
+}
+
+#[test]
+fn the_form_follows_rows_and_dtypes() {
+    let mut c = Case::new("forms");
+    attend(&mut c, BF16, [2, 8, 2], [1, 512, 64, 64], PLAIN);
+    attend(&mut c, BF16, [2, 8, 8], [1, 512, 64, 64], PLAIN);
+    attend(&mut c, F32, [2, 8, 2], [1, 512, 64, 64], PLAIN);
+    attend(&mut c, F16, [1, 8, 2], [4, 512, 256, 256], PLAIN);
+    attend(&mut c, BF16, [1, 2, 2], [12, 40, 64, 64], PLAIN);
+    let firsts = first_candidates(&mut c, &Target::HOPPER);
+    let names = ["decode_cores_", "decode_8", "decode_16", "decode_cores_"];
+    assert!(firsts.iter().zip(names).all(|(first, name)| first.starts_with(name)), "{firsts:?}");
+    // Many rows over few keys.
+    assert!(firsts.len() == 5 && !firsts[4].starts_with("decode"), "{firsts:?}");
+    let cdna = first_candidates(&mut c, &Target::CDNA);
+    assert!(!cdna.iter().any(|name| name.contains("cores")), "{cdna:?}");
 }
 
 #[test]

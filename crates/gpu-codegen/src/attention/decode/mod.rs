@@ -10,7 +10,7 @@ mod cores;
 mod lanes;
 
 use ir_core::{Atom, DType, SymExpr};
-use kernel_ir::{Attention, Inst, InstKind, Program};
+use kernel_ir::{Attention, Inst, InstKind, Operand, Program};
 
 use self::cores::Cores;
 use self::lanes::Lanes;
@@ -20,6 +20,11 @@ use crate::text::template::{assemble, blocks_of, epilogue, unravel, volume};
 use crate::text::types::value_type;
 use crate::{ENTRY, GenError, Kernel, Launch, TICKETS, Target, Variant};
 
+/// Fewest rows for which matrix cores come first.
+const FEWEST_ROWS: i64 = 2;
+/// Query rows from which on the kernels of many rows come first, where keys are fewer than these.
+const MANY_ROWS: i64 = 9;
+const FEWEST_KEYS: i64 = 256;
 /// Warps per block.
 const WARPS: i64 = 4;
 /// Most parts of a row, and of those that are read at once.
@@ -50,8 +55,11 @@ pub(crate) fn variants(program: &Program, k: &Attention, target: &Target) -> Res
     Ok(all)
 }
 
-/// Fewest rows for which matrix cores come first.
-const FEWEST_ROWS: i64 = 2;
+/// Whether there are so many queries, and so few keys, that the kernels of many rows come first: here the keys would not occupy a block.
+pub(crate) fn is_short(k: &Attention) -> bool {
+    let known = |o: &Operand| o.sizes[2].as_const();
+    known(&k.q).is_some_and(|n| n >= MANY_ROWS) && known(&k.k).is_some_and(|n| n < FEWEST_KEYS)
+}
 
 /// Ways of computing a part.
 enum Form<'a, 'd> {
