@@ -7,6 +7,7 @@
 //! PyTorch's own script beside the corpus.
 
 mod compare;
+mod decode;
 mod faults;
 mod fit;
 mod indices;
@@ -52,6 +53,8 @@ enum What {
     Indices(indices::Args),
     /// Times attention with the masks of models beside the causal kernel.
     Masks(masks::Args),
+    /// Times attention over caches of keys and values.
+    Decode(decode::Args),
     /// Times cross entropy with its gradient.
     Losses(losses::Args),
     /// Times candidates of products and convolutions, and fits the cost model to them.
@@ -89,6 +92,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         What::Compare(args) => compare::run(args).map(|()| true),
         What::Indices(args) => indices::run(args).map(|()| true),
         What::Masks(args) => masks::run(args).map(|()| true),
+        What::Decode(args) => decode::run(args).map(|()| true),
         What::Fit(args) => fit::run(args).map(|()| true),
         What::Losses(args) => losses::run(args).map(|()| true),
         What::Rows(args) => rows::run(args).map(|()| true),

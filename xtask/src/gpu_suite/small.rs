@@ -1,7 +1,7 @@
 //! Small whole programs for measurements on a device: a graph from its text through the compiler, and the time of each
 //! step of its calls.
 //!
-//! Not here: the programs (`masks`, `losses`, `rows`).
+//! Not here: the programs (`masks`, `decode`, `losses`, `rows`).
 
 use std::time::Instant;
 

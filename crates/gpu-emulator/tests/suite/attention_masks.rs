@@ -15,9 +15,9 @@ use kernel_ir::{ExternOp, Program, Step, Storage};
 use DType::{BF16, Bool, F16, F32, I64};
 
 /// A graph's values that masks are computed from.
-struct Mask<'c> {
-    c: &'c mut Case,
-    sizes: [i64; 4],
+pub(crate) struct Mask<'c> {
+    pub(crate) c: &'c mut Case,
+    pub(crate) sizes: [i64; 4],
 }
 
 impl Mask<'_> {
@@ -49,6 +49,27 @@ impl Mask<'_> {
         let first = self.op("sub", &[query.into(), before.into()]);
         let near = self.op("gt", &[key.into(), first.into()]);
         self.op("and", &[causal.into(), near.into()])
+    }
+
+    /// `key <= position`, where a call gives the position: a cache that is filled up to there.
+    pub(crate) fn up_to(&mut self, position: i64) -> ValueId {
+        let [_, _, rows, keys] = self.sizes;
+        self.sizes = [1, 1, rows, keys];
+        let position = self.c.input(I64, &[1, 1, 1, 1], |_| position as f64);
+        let position = self.op("expand", &[position.into(), Arg::from(&[1, 1, rows, keys][..])]);
+        let key = self.positions(3);
+        self.op("le", &[key.into(), position.into()])
+    }
+
+    /// `key <= query + position`, and no more than `before` keys before: the last queries of a longer sequence.
+    pub(crate) fn behind(&mut self, position: i64, before: i64) -> ValueId {
+        self.sizes = [1, 1, self.sizes[2], self.sizes[3]];
+        let (query, key) = (self.positions(2), self.positions(3));
+        let last = self.op("add", &[query.into(), position.into()]);
+        let first = self.op("sub", &[last.into(), before.into()]);
+        let (shown, near) =
+            (self.op("le", &[key.into(), last.into()]), self.op("gt", &[key.into(), first.into()]));
+        self.op("and", &[shown.into(), near.into()])
     }
 
     /// Numbers of documents of each batch, gathered by positions as models do.
@@ -84,7 +105,7 @@ impl Mask<'_> {
     }
 
     /// Numbers to be added: a slope for each head times the distance.
-    fn slopes(&mut self, dtype: DType) -> ValueId {
+    pub(crate) fn slopes(&mut self, dtype: DType) -> ValueId {
         let [_, heads, rows, keys] = self.sizes;
         let all = [1, heads, rows, keys];
         let slopes = self.c.any(F32, &[heads]);

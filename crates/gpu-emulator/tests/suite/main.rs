@@ -13,6 +13,7 @@ mod costs;
 mod decode;
 mod depthwise;
 mod epilogues;
+mod few_rows;
 mod fused_launch;
 mod index_calls;
 mod index_operators;
