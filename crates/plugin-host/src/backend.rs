@@ -64,6 +64,8 @@ pub(crate) struct Inner {
     pub(crate) source: Source,
     /// SHA-256 of the library, where it was needed.
     pub(crate) checksum: OnceLock<String>,
+    /// The device of this process, once it was found: to list devices takes a driver milliseconds.
+    pub(crate) device: OnceLock<DLDevice>,
 }
 
 impl std::fmt::Debug for LoadedBackend {
@@ -91,7 +93,7 @@ impl LoadedBackend {
             return Err(HostError::handshake(name, reason));
         }
         crate::inspection::entered(&slots);
-        Ok(Self(Arc::new(Inner { slots, described, source, checksum: OnceLock::new() })))
+        Ok(Self(Arc::new(Inner { slots, described, source, checksum: OnceLock::new(), device: OnceLock::new() })))
     }
 
     /// Name.
@@ -297,11 +299,19 @@ impl LoadedBackend {
     }
 
     /// The device of this process: the first usable one, or the one with its [local rank](set_local_rank) where a launcher has
-    /// started several processes on this machine.
+    /// started several processes on this machine. It stays the same once it was found, even where it is lost.
     ///
     /// # Errors
     /// No device is usable; the error has the reason of each.
     pub fn first_device(&self) -> Result<DLDevice, HostError> {
+        if let Some(device) = self.0.device.get() {
+            return Ok(*device);
+        }
+        let device = self.find_device()?;
+        Ok(*self.0.device.get_or_init(|| device))
+    }
+
+    fn find_device(&self) -> Result<DLDevice, HostError> {
         let devices = self.devices()?;
         let usable: Vec<_> = devices.iter().filter(|d| d.unavailable_because.is_none()).collect();
         let own = LOCAL_RANK.load(Ordering::Relaxed).checked_rem(usable.len()).and_then(|n| usable.get(n));

@@ -1,5 +1,5 @@
 //! File tests of the passes: every `tests/passes/*.fx` names a pass of `passes::PASSES` (`# test pass cse`), and what the pass
-//! may assume after it: `inference`, `before-joint`, `fast-math`; nothing is a training step. The graph that the pass
+//! may assume after it: `inference`, `device`, `before-joint`, `fast-math`; nothing is a training step. The graph that the pass
 //! leaves, and what is dead in it erased, is after the input. The interpreter judges that both compute the same.
 //! `BLESS=1` rewrites the expectations.
 
@@ -38,9 +38,10 @@ fn after(file: &File) -> Result<String, String> {
     let (name, cx) = match words[..] {
         ["pass", name] => (name, PassCx::training()),
         ["pass", name, "inference"] => (name, PassCx::inference()),
+        ["pass", name, "device"] => (name, PassCx { side_by_side: true, ..PassCx::inference() }),
         ["pass", name, "before-joint"] => (name, PassCx::before_joint()),
         ["pass", name, "fast-math"] => (name, PassCx::training().fast_math(true)),
-        _ => return Err("begin with `# test pass NAME [inference|before-joint|fast-math]`".into()),
+        _ => return Err("begin with `# test pass NAME [inference|device|before-joint|fast-math]`".into()),
     };
     let pass = PASSES.iter().find(|p| p.name == name).ok_or_else(|| format!("there is no pass `{name}`"))?;
     let before: Graph = file.input.parse().map_err(|e| format!("{e}"))?;
