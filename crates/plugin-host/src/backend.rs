@@ -93,7 +93,13 @@ impl LoadedBackend {
             return Err(HostError::handshake(name, reason));
         }
         crate::inspection::entered(&slots);
-        Ok(Self(Arc::new(Inner { slots, described, source, checksum: OnceLock::new(), device: OnceLock::new() })))
+        Ok(Self(Arc::new(Inner {
+            slots,
+            described,
+            source,
+            checksum: OnceLock::new(),
+            device: OnceLock::new(),
+        })))
     }
 
     /// Name.

@@ -21,7 +21,7 @@ impl Names<'_> {
     }
 }
 
-/// Numbers that are arguments of a kernel, `n<place>` in its text, so that kernels which differ in sizes alone have one text.
+/// Numbers that are arguments of a kernel, `arg<place>` in its text, so that kernels which differ in sizes alone have one text.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Numbers(Vec<Number>);
 
@@ -53,20 +53,20 @@ impl Numbers {
 
     /// The name of a number of type `idx`; `None` for one that stays a constant.
     pub(crate) fn index(&mut self, value: i64) -> Option<String> {
-        (value.unsigned_abs() > SMALL.unsigned_abs()).then(|| format!("n{}", self.place(value)))
+        (value.unsigned_abs() > SMALL.unsigned_abs()).then(|| format!("arg{}", self.place(value)))
     }
 
     /// The name of an argument of its own, of type `idx`, whatever its value is and other numbers are.
     pub(crate) fn own(&mut self, value: i64) -> String {
         self.0.push(Number { value, own: true });
-        format!("n{}", self.0.len() - 1)
+        format!("arg{}", self.0.len() - 1)
     }
 
     /// The same for a number of type `float`.
     pub(crate) fn float(&mut self, value: f32) -> Option<String> {
         let differs =
             value.is_finite() && value != 0.0 && !(SMALL_FLOAT.recip()..=SMALL_FLOAT).contains(&value.abs());
-        differs.then(|| format!("as_float((u32)n{}_)", self.place(i64::from(value.to_bits()))))
+        differs.then(|| format!("as_float((u32)arg{}_)", self.place(i64::from(value.to_bits()))))
     }
 }
 

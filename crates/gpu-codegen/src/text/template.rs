@@ -70,9 +70,9 @@ pub(crate) fn assemble(
     }
     let mut arguments = String::new();
     for (place, number) in uses.numbers.iter().flat_map(Numbers::all).enumerate() {
-        list.push(format!("i64 n{place}_"));
+        list.push(format!("i64 arg{place}_"));
         params.push(Param::Number(number));
-        arguments.push_str(&format!("const idx n{place} = (idx)n{place}_;\n"));
+        arguments.push_str(&format!("const idx arg{place} = (idx)arg{place}_;\n"));
     }
     let idx = index_type(program, uses);
     let symbols: String = uses.symbols.iter().map(|s| format!("const idx {s} = (idx){s}_;\n")).collect();

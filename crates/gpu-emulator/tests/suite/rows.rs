@@ -167,3 +167,31 @@ plan bytes 1180928:
 "#;
     agrees(text, &["rows_wide_8_loop"], &[vec![numbers(BF16, &[512, 521])]]);
 }
+
+/// Ids that are shifted by one: what is read at the first place alone.
+#[test]
+fn ids_that_are_shifted() {
+    let text = r#"kir 1.6
+program "shifted"
+buffer b0 "first" i64[]{}+0 input 0
+buffer b1 "starts" i64[16, 1]{1, 1}+0 arena
+buffer b2 "y" i64[16, 128]{128, 1}+0 output
+input "first" b0
+output "y" b2[16, 128]{128, 1}+0
+init:
+steps:
+loop "shifted" outer [16]
+  stage []
+    v0: i64 = load b0[]
+    v1: i64 = store b1[i0, 0], v0
+  stage [128]
+    v0: i64 = index i1
+    v1: i64 = const 1
+    v2: bool = lt v0, v1
+    v3: i64 = load b1[i0, i1] if v2
+    v4: i64 = store b2[i0, i1], v3
+plan bytes 128:
+  b1 live 0..0 at 0
+"#;
+    agrees(text, &["loop"], &[vec![ints(&[7]).reshape(&[]).unwrap()]]);
+}
