@@ -38,6 +38,10 @@ impl Counts {
     fn words(&self, arguments: Arguments<'_>) -> Launch {
         let mut words = arguments.words.to_vec();
         arguments.maps.iter().for_each(|map| words[map.param] = arguments.start(map));
+        // Numbers beside tensor maps are the tiles of a product, not how many elements it has.
+        if !arguments.maps.is_empty() {
+            words.retain(is_address);
+        }
         self.mapped.fetch_add(usize::from(!arguments.maps.is_empty()), SeqCst);
         words
     }
@@ -73,10 +77,13 @@ impl Mock {
 /// Number of elements where the size is not an argument.
 pub(crate) const COUNT: u64 = 1000;
 
+fn is_address(word: &u64) -> bool {
+    *word > 1 << 24
+}
+
 /// Every kernel computes `y[i] = x[i] + 1`, where `x` is its first buffer and `y` its last, possibly the same.
 fn run(launch: &[u64]) {
-    let is_address = |a: &&u64| **a > 1 << 24;
-    let buffers: Vec<u64> = launch.iter().filter(is_address).copied().collect();
+    let buffers: Vec<u64> = launch.iter().filter(|a| is_address(a)).copied().collect();
     let n = launch.iter().find(|a| !is_address(a)).copied().unwrap_or(COUNT);
     let (Some(x), Some(y)) = (buffers.first(), buffers.last()) else { panic!("{launch:?}") };
     for i in 0..n as usize {
