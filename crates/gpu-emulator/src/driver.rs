@@ -130,6 +130,11 @@ pub(crate) unsafe fn run(
 impl Driver for Emulator {
     type Function = Function;
 
+    /// The host's compiler takes longer to start, to read the emulator's part and to link than for most kernels.
+    fn modules(&self) -> usize {
+        1
+    }
+
     fn compile(&self, modules: &[Module]) -> Result<Vec<Vec<Function>>, GpuError> {
         Ok(compiler::compile(modules, self.target.wave)?)
     }

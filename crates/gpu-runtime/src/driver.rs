@@ -14,6 +14,11 @@ pub trait Driver: Send + Sync + 'static {
     /// A launchable kernel.
     type Function: Send + Sync;
 
+    /// Number of modules that the kernels of a program are compiled in where there are enough of them: more than compilers run at
+    /// once, or few where starting a compiler takes long beside a kernel.
+    fn modules(&self) -> usize {
+        64
+    }
     /// Compiles modules (complete texts with their entry points), several at once.
     fn compile(&self, modules: &[Module]) -> Result<Vec<Vec<Self::Function>>, GpuError>;
     /// Allocates device memory, aligned to at least 256 bytes; never called for 0 bytes.

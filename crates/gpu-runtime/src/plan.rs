@@ -24,8 +24,6 @@ use crate::{Candidate, Driver, GpuError, LibraryCall, Mode, Module, Part};
 
 /// Kernels per module where there are many: enough that the prelude is not most of the text.
 pub(crate) const MAX_PER_MODULE: usize = 8;
-/// Number of modules to compile concurrently where there are enough kernels: more than any host has cores.
-const MODULES: usize = 64;
 /// Characters of helpers that take as long to compile as one of a kernel, of which more are used. Measured with NVRTC 13.0 on the 362
 /// kernels of a training step of EfficientNet-B0, which this and a constant explain to two thirds.
 const HELPERS: usize = 3;
@@ -519,7 +517,7 @@ impl Kernels {
         let helpers = Prelude::new(&driver.target());
         let cost = |(_, text): &(String, String)| text.len() + helpers.of(text).len() / HELPERS;
         let costs: Vec<usize> = self.texts.par_iter().map(cost).collect();
-        let parts = packed(&costs);
+        let parts = packed(&costs, driver.modules().max(1));
         let modules: Vec<Module> = parts.par_iter().map(|part| self.module(part, &helpers)).collect();
         let compiled = driver.compile(&modules)?;
         let mut numbered: Vec<(usize, D::Function)> =
@@ -531,11 +529,11 @@ impl Kernels {
 
 /// Distributes kernels over modules, given what each costs to compile: the costly ones are alone and first, so that none of them is
 /// left when all others are done; the others share modules, since a module has a cost of its own.
-fn packed(costs: &[usize]) -> Vec<Vec<usize>> {
+fn packed(costs: &[usize], count: usize) -> Vec<Vec<usize>> {
     let mut numbers: Vec<usize> = (0..costs.len()).collect();
     numbers.sort_by_key(|n| Reverse(costs[*n]));
-    let most = costs.len().div_ceil(MODULES).clamp(1, MAX_PER_MODULE);
-    let share = if most == 1 { 0 } else { costs.iter().sum::<usize>() / MODULES };
+    let most = costs.len().div_ceil(count).clamp(1, MAX_PER_MODULE);
+    let share = if most == 1 { 0 } else { costs.iter().sum::<usize>() / count };
     let mut modules: Vec<Vec<usize>> = Vec::new();
     let mut cost = 0;
     for n in numbers {
@@ -561,11 +559,12 @@ mod tests {
 
     #[test]
     fn costly_kernels_are_first_and_alone() {
-        assert_eq!(packed(&[]), Vec::<Vec<usize>>::new());
-        assert_eq!(packed(&[1, 3, 2]), [[1], [2], [0]], "few kernels have a module each");
+        assert_eq!(packed(&[], 64), Vec::<Vec<usize>>::new());
+        assert_eq!(packed(&[1, 3, 2], 64), [[1], [2], [0]], "few kernels have a module each");
+        assert_eq!(packed(&[1, 3, 2], 1), [[1, 2, 0]], "or one together");
         // A module takes 5 of 320.
         let costs: Vec<usize> = (0..200).map(|n| if n % 50 == 7 { 31 } else { 1 }).collect();
-        let modules = packed(&costs);
+        let modules = packed(&costs, 64);
         assert_eq!(modules[..4], [[7], [57], [107], [157]]);
         assert_eq!(modules[4], [0, 1, 2, 3, 4]);
         assert_eq!(modules.len(), 4 + 196usize.div_ceil(5));
@@ -573,6 +572,6 @@ mod tests {
         all.sort_unstable();
         assert_eq!(all, (0..200).collect::<Vec<_>>());
         // Modules have no more than eight kernels, however many there are.
-        assert!(packed(&[1; 1000]).iter().all(|m| m.len() <= MAX_PER_MODULE));
+        assert!(packed(&[1; 1000], 64).iter().all(|m| m.len() <= MAX_PER_MODULE));
     }
 }
