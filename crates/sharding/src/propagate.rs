@@ -11,6 +11,7 @@ use prims::shard_rule::{self, rule};
 use prims::{Call, LowerCall, Placement, ShardRule, Way};
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::redistribute::Kind;
 use crate::spec::{self, Spec, is_even, is_valid, normalize};
 use crate::{Costs, Mesh, ShardingError};
 
@@ -300,6 +301,11 @@ impl Pass<'_> {
         self.readers.get(&v).copied().unwrap_or(1) as f64
     }
 
+    /// Bytes of an element; one where the value is no tensor.
+    fn width(&self, v: ValueId) -> f64 {
+        self.graph.meta(v).map_or(1.0, |m| m.dtype.size() as f64)
+    }
+
     /// Bytes of a value as one rank would have it without this axis.
     fn bytes(&self, v: ValueId, spec: &[Placement], axis: usize) -> f64 {
         let others = spec
@@ -408,6 +414,11 @@ impl Pass<'_> {
             shared |= next[axis].dim().is_some();
         }
         shared |= way.operands.iter().any(|p| p.dim().is_some());
+        if let (Some(dtype), Some(&v)) = (way.combined, outs.first()) {
+            let elements = self.bytes(v, &chosen.results[0], axis) / self.width(v);
+            let whole = elements * dtype.size() as f64;
+            cost += self.costs.exchange(self.mesh, axis, Kind::AllReduce, whole);
+        }
         cost += if shared { work / ranks } else { work };
         cost.is_finite().then_some(Candidate { cost, operands: way.operands, results: way.results })
     }

@@ -198,7 +198,7 @@ graph \"mlp\" {
 
 fn exchanges(text: &str, mesh: &str, plan: &Plan) -> Vec<(String, Kind)> {
     let (graph, mesh): (Graph, Mesh) = (text.parse().unwrap(), mesh.parse().unwrap());
-    let fixed = plan.resolve(&graph, &graph, &mesh).unwrap();
+    let fixed = plan.resolve(&graph, &graph, &mesh, &Costs::default()).unwrap();
     let layout = propagate(&graph, &mesh, &fixed, &Costs::default()).unwrap();
     let local = localize(&graph, &mesh, &layout, &mesh.coordinates(1)).unwrap();
     local.exchanges.into_iter().map(|e| (e.value, e.kind)).collect()
@@ -210,7 +210,7 @@ fn a_pair_of_products_takes_one_sum() {
     let plan = Plan::usual(&mesh);
     assert_eq!(exchanges(MLP, "tp=2", &plan), [("y".to_owned(), Kind::AllReduce)]);
     let graph: Graph = MLP.parse().unwrap();
-    let fixed = plan.resolve(&graph, &graph, &mesh).unwrap();
+    let fixed = plan.resolve(&graph, &graph, &mesh, &Costs::default()).unwrap();
     let of = |name: &str| {
         let (v, _, _) = graph.inputs().find(|(_, _, n)| *n == name).unwrap();
         fixed.values.get(&v).cloned()
@@ -254,7 +254,7 @@ fn a_fused_weight_is_split_by_its_sections_and_a_cache_by_heads() {
     let (graph, mesh): (Graph, Mesh) = (FUSED.parse().unwrap(), "tp=2".parse().unwrap());
     let plan = Plan::usual(&mesh);
     assert_eq!(exchanges(FUSED, "tp=2", &plan), [("y".to_owned(), Kind::AllReduce)]);
-    let fixed = plan.resolve(&graph, &graph, &mesh).unwrap();
+    let fixed = plan.resolve(&graph, &graph, &mesh, &Costs::default()).unwrap();
     let sections = Placement::sectioned(0, [8, 4, 4].map(SymExpr::from_i64).to_vec());
     for (name, placement) in
         [("qkv.weight", sections), ("out.weight", Placement::shard(1)), ("keys", Placement::shard(1))]
@@ -276,7 +276,7 @@ fn a_fused_weight_is_split_by_its_sections_and_a_cache_by_heads() {
     }
     // Three ranks would not have equal shares of the heads.
     let three: Mesh = "tp=3".parse().unwrap();
-    assert!(plan.resolve(&graph, &graph, &three).unwrap().values.is_empty());
+    assert!(plan.resolve(&graph, &graph, &three, &Costs::default()).unwrap().values.is_empty());
 }
 
 #[test]
@@ -284,7 +284,7 @@ fn a_plan_may_name_sections() {
     let (graph, mesh): (Graph, Mesh) = (MLP.parse().unwrap(), "tp=2".parse().unwrap());
     let parsed = |text: &str| -> Result<Option<Vec<Option<Placement>>>, sharding::ShardingError> {
         let plan = Plan::parse(&format!("[placements]\n\"up.weight\" = \"{text}\""))?;
-        let fixed = plan.resolve(&graph, &graph, &mesh)?;
+        let fixed = plan.resolve(&graph, &graph, &mesh, &Costs::default())?;
         propagate(&graph, &mesh, &fixed, &Costs::default())?;
         let (v, _, _) = graph.inputs().find(|(_, _, n)| *n == "up.weight").unwrap();
         Ok(fixed.values.get(&v).cloned())
@@ -338,7 +338,7 @@ fn a_batch_in_the_second_place_takes_no_other_exchange() {
     let (graph, mesh): (Graph, Mesh) = (BATCH_SECOND.parse().unwrap(), "dp=2".parse().unwrap());
     let plan = Plan::usual(&mesh);
     assert_eq!(exchanges(BATCH_SECOND, "dp=2", &plan), [("y".to_owned(), Kind::AllGather)]);
-    let fixed = plan.resolve(&graph, &graph, &mesh).unwrap();
+    let fixed = plan.resolve(&graph, &graph, &mesh, &Costs::default()).unwrap();
     let layout = propagate(&graph, &mesh, &fixed, &Costs::default()).unwrap();
     let input = |name: &str| {
         let sizes: &[usize] = match name {
@@ -362,7 +362,7 @@ fn a_batch_in_the_second_place_takes_no_other_exchange() {
 fn what_a_plan_names_must_exist() {
     let graph: Graph = MLP.parse().unwrap();
     let mesh: Mesh = "dp=2".parse().unwrap();
-    let resolve = |text: &str| Plan::parse(text).and_then(|p| p.resolve(&graph, &graph, &mesh)).map(drop);
+    let resolve = |text: &str| Plan::parse(text).and_then(|p| p.resolve(&graph, &graph, &mesh, &Costs::default())).map(drop);
     assert!(resolve("[placements]\n\"*.weight\" = \"dp=S(0)\"").is_ok());
     let wrong = resolve("[placements]\n\"*.bias\" = \"dp=S(0)\"").unwrap_err().to_string();
     assert!(wrong.contains("*.bias"), "{wrong}");
@@ -370,7 +370,7 @@ fn what_a_plan_names_must_exist() {
     assert!(wrong.contains("no axis `tp`"), "{wrong}");
     let mut plan = Plan::default();
     plan.place("x", "dp=S(2)").unwrap();
-    let fixed = plan.resolve(&graph, &graph, &mesh).unwrap();
+    let fixed = plan.resolve(&graph, &graph, &mesh, &Costs::default()).unwrap();
     let wrong = propagate(&graph, &mesh, &fixed, &Costs::default()).unwrap_err().to_string();
     assert!(wrong.contains("`x`") && wrong.contains("not possible"), "{wrong}");
 }
@@ -406,7 +406,7 @@ fn symbolic_and_uneven_sizes() {
         ("a=2,b=2", "[placements]\nx = \"a=S(0), b=S(0)\""),
     ] {
         let mesh: Mesh = mesh.parse().unwrap();
-        let fixed = Plan::parse(plan).unwrap().resolve(&graph, &graph, &mesh).unwrap();
+        let fixed = Plan::parse(plan).unwrap().resolve(&graph, &graph, &mesh, &Costs::default()).unwrap();
         let layout = propagate(&graph, &mesh, &fixed, &Costs::default()).unwrap();
         for (batch, length) in [(1, 1), (2, 3), (5, 7), (4, 2), (7, 1)] {
             let input = |name: &str| {
