@@ -83,6 +83,12 @@ impl Way {
         Way { operands, results, even: false, ranges: false, combined: None }
     }
 
+    /// Whether every rank makes all elements of the results, most of which another rank has: reads at indices of a dimension in
+    /// parts.
+    pub fn reads_all(&self) -> bool {
+        self.ranges && self.combined.is_none() && self.results.iter().all(|p| p.dim().is_none())
+    }
+
     /// The way by which a tensor that has the placement `of` in this one has `now`: with larger blocks, or in sections. `None`
     /// where `now` is not made of whole blocks of `of`, and where the way has sections of its own.
     pub fn refined(&self, of: &Placement, now: &Placement) -> Option<Way> {

@@ -277,8 +277,11 @@ impl Pass<'_> {
         args: Vec<Arg>,
         choice: &Choice,
     ) -> Result<Vec<ValueId>, ShardingError> {
-        let of_operands: Vec<LocalPart> =
-            operands(call.args).into_iter().zip(&choice.operands).map(|(v, s)| self.local_part(v, s)).collect();
+        let of_operands: Vec<LocalPart> = operands(call.args)
+            .into_iter()
+            .zip(&choice.operands)
+            .map(|(v, s)| self.local_part(v, s))
+            .collect();
         let outs = self.graph.nodes[id].outputs.clone();
         let parts: Vec<LocalPart> =
             outs.iter().zip(&choice.results).map(|(v, spec)| self.local_part(*v, spec)).collect();

@@ -402,7 +402,9 @@ impl Pass<'_> {
                 to if Some(to) == wanted => 0.0,
                 Placement::Partial(_) => {
                     let to = wanted.unwrap_or(&Placement::Replicate);
-                    0.999 * self.costs.change(self.mesh, axis, &next[axis], to, whole)
+                    // What one rank reads and others lack is no sum that spared work.
+                    let open = if way.ranges { 1.0 } else { 0.999 };
+                    open * self.costs.change(self.mesh, axis, &next[axis], to, whole)
                 }
                 // Parts that no operand had will have to be gathered by somebody.
                 Placement::Shard { .. } if !follows => {
@@ -413,7 +415,7 @@ impl Pass<'_> {
             cost += later;
             shared |= next[axis].dim().is_some();
         }
-        shared |= way.operands.iter().any(|p| p.dim().is_some());
+        shared |= way.operands.iter().any(|p| p.dim().is_some()) && !way.reads_all();
         if let (Some(dtype), Some(&v)) = (way.combined, outs.first()) {
             let elements = self.bytes(v, &chosen.results[0], axis) / self.width(v);
             let whole = elements * dtype.size() as f64;

@@ -184,7 +184,11 @@ impl<'a> Search<'a> {
     }
 
     /// The parameter that a value is a view of, with the placement by which the value has its own.
-    pub(crate) fn back(&self, v: ValueId, placement: &Placement) -> Result<Option<(ValueId, Placement)>, ShardingError> {
+    pub(crate) fn back(
+        &self,
+        v: ValueId,
+        placement: &Placement,
+    ) -> Result<Option<(ValueId, Placement)>, ShardingError> {
         let (mut v, mut placement) = (v, self.normal(v, placement));
         loop {
             let def = self.graph.values[v].def;

@@ -306,7 +306,9 @@ pub(in crate::ops) fn full(call: &LowerCall<'_>) -> Ways {
 /// The numbers of a rank's part begin where it does.
 pub(in crate::ops) fn local_iota(call: &LocalCall<'_>) -> Result<Vec<Arg>, OpError> {
     let Some(part) = call.results.first() else { return Ok(call.args.clone()) };
-    let (Some(length), Some(first)) = (part.sizes.first(), part.offsets.first()) else { return Ok(call.args.clone()) };
+    let (Some(length), Some(first)) = (part.sizes.first(), part.offsets.first()) else {
+        return Ok(call.args.clone());
+    };
     let start = call.call.sym("start")? + first * call.call.sym("step")?;
     let mut args = call.with("length", length.clone());
     if let Some(slot) = call.call.op.schema.arg_index("start").and_then(|i| args.get_mut(i)) {
