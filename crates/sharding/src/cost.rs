@@ -43,7 +43,7 @@ impl Default for Costs {
 }
 
 impl Costs {
-    fn link(&self, axis: usize) -> Link {
+    pub(crate) fn link(&self, axis: usize) -> Link {
         self.links.get(axis).copied().unwrap_or_default()
     }
     /// The same figures for exchanges whose bytes alone count.

@@ -198,6 +198,10 @@ fn parse_placement(text: &str) -> Option<Placement> {
     }
 }
 
+/// Of two ways to split a table the later one has to be better by this share of a link's latency: bytes that take less time
+/// than that are not what an exchange costs.
+const CLEARLY: f64 = 0.1;
+
 struct Resolved<'a> {
     mesh: &'a Mesh,
     by_name: BTreeMap<String, Fixed>,
@@ -316,20 +320,22 @@ impl Resolved<'_> {
         if tables.is_empty() {
             return Ok(());
         }
+        let clear = costs.link(axis).latency * CLEARLY;
         let mut least = tables::seconds(graph, self.mesh, &self.constraints(graph), costs);
         for (name, placements) in tables {
             let before = self.by_name.clone();
-            let mut best = before.clone();
+            let mut best: Option<(f64, BTreeMap<String, Fixed>)> = None;
             for placement in placements {
-                self.by_name.clone_from(&before);
                 self.fix(&name, axis, placement);
                 let seconds = tables::seconds(graph, self.mesh, &self.constraints(graph), costs);
-                if seconds < least {
-                    least = seconds;
-                    best.clone_from(&self.by_name);
+                let split = std::mem::replace(&mut self.by_name, before.clone());
+                if seconds < least && best.as_ref().is_none_or(|(first, _)| seconds + clear < *first) {
+                    best = Some((seconds, split));
                 }
             }
-            self.by_name = best;
+            if let Some((seconds, split)) = best {
+                (least, self.by_name) = (seconds, split);
+            }
         }
         Ok(())
     }

@@ -43,16 +43,16 @@ fn model(tied: bool, returns: Returns) -> Program {
     call(format!("%x0: {wide} = aten.embedding.default(%embed, %words)"));
     for n in 0..2 {
         for (name, sizes) in [("q", "64, 64"), ("k", "64, 64"), ("v", "64, 64"), ("o", "64, 64")] {
-            weight(&format!("{n}.{name}"), sizes);
+            weight(&format!("w{n}.{name}"), sizes);
         }
         for (name, sizes) in [("gate", "128, 64"), ("up", "128, 64"), ("down", "64, 128")] {
-            weight(&format!("{n}.{name}"), sizes);
+            weight(&format!("w{n}.{name}"), sizes);
         }
-        weight(&format!("{n}.norm1"), "64");
-        weight(&format!("{n}.norm2"), "64");
-        call(format!("%n{n}: {wide} = aten.rms_norm.default(%x{n}, [64], %{n}_norm1, 1e-6)"));
+        weight(&format!("w{n}.norm1"), "64");
+        weight(&format!("w{n}.norm2"), "64");
+        call(format!("%n{n}: {wide} = aten.rms_norm.default(%x{n}, [64], %w{n}_norm1, 1e-6)"));
         for p in ["q", "k", "v"] {
-            call(format!("%{p}{n}: {wide} = aten.linear.default(%n{n}, %{n}_{p})"));
+            call(format!("%{p}{n}: {wide} = aten.linear.default(%n{n}, %w{n}_{p})"));
             call(format!("%{p}h{n}: f32[2, 8, 4, 16] = aten.view.default(%{p}{n}, [2, 8, 4, 16])"));
             call(format!("%{p}t{n}: {heads}{{512, 16, 64, 1}} = aten.transpose.int(%{p}h{n}, 1, 2)"));
         }
@@ -61,37 +61,35 @@ fn model(tied: bool, returns: Returns) -> Program {
         ));
         call(format!("%at{n}: f32[2, 8, 4, 16]{{512, 16, 128, 1}} = aten.transpose.int(%a{n}, 1, 2)"));
         call(format!("%ar{n}: {wide} = aten.reshape.default(%at{n}, [2, 8, 64])"));
-        call(format!("%o{n}: {wide} = aten.linear.default(%ar{n}, %{n}_o)"));
+        call(format!("%o{n}: {wide} = aten.linear.default(%ar{n}, %w{n}_o)"));
         call(format!("%y{n}: {wide} = aten.add.Tensor(%x{n}, %o{n})"));
-        call(format!("%m{n}: {wide} = aten.rms_norm.default(%y{n}, [64], %{n}_norm2, 1e-6)"));
-        call(format!("%g{n}: f32[2, 8, 128] = aten.linear.default(%m{n}, %{n}_gate)"));
+        call(format!("%m{n}: {wide} = aten.rms_norm.default(%y{n}, [64], %w{n}_norm2, 1e-6)"));
+        call(format!("%g{n}: f32[2, 8, 128] = aten.linear.default(%m{n}, %w{n}_gate)"));
         call(format!("%s{n}: f32[2, 8, 128] = aten.silu.default(%g{n})"));
-        call(format!("%u{n}: f32[2, 8, 128] = aten.linear.default(%m{n}, %{n}_up)"));
+        call(format!("%u{n}: f32[2, 8, 128] = aten.linear.default(%m{n}, %w{n}_up)"));
         call(format!("%p{n}: f32[2, 8, 128] = aten.mul.Tensor(%s{n}, %u{n})"));
-        call(format!("%d{n}: {wide} = aten.linear.default(%p{n}, %{n}_down)"));
+        call(format!("%d{n}: {wide} = aten.linear.default(%p{n}, %w{n}_down)"));
         call(format!("%x{}: {wide} = aten.add.Tensor(%y{n}, %d{n})", n + 1));
     }
     call(format!("%last: {wide} = aten.rms_norm.default(%x2, [64], %norm, 1e-6)"));
-    let targets = match returns {
-        Returns::Scores => {
-            call("%row: f32[2, 64]{512, 1}+448 = aten.select.int(%last, 1, 7)".into());
-            call(format!("%result: f32[2, {WORDS}] = aten.linear.default(%row, %{head})"));
-            ""
-        }
-        _ => {
-            call(format!("%scores: f32[2, 8, {WORDS}] = aten.linear.default(%last, %{head})"));
-            "  %targets: i64[16] = input \"targets\"\n"
-        }
-    };
+    let scores = format!("%scores: f32[2, 8, {WORDS}] = aten.linear.default(%last, %{head})");
+    let mut targets = "";
     match returns {
         Returns::Loss => {
+            targets = "  %targets: i64[16] = input \"targets\"\n";
+            call(scores);
             call(format!("%flat: f32[16, {WORDS}] = aten.view.default(%scores, [16, {WORDS}])"));
             call("%result: f32[] = aten.cross_entropy_loss.default(%flat, %targets)".into());
         }
-        Returns::Words => call("%result: i64[2, 8] = aten.argmax.default(%scores, -1)".into()),
-        Returns::Scores => {}
+        Returns::Words => {
+            call(scores);
+            call("%result: i64[2, 8] = aten.argmax.default(%scores, -1)".into());
+        }
+        Returns::Scores => {
+            call("%row: f32[2, 64]{512, 1}+448 = aten.select.int(%last, 1, 7)".into());
+            call(format!("%result: f32[2, {WORDS}] = aten.linear.default(%row, %{head})"));
+        }
     }
-    let targets = if returns == Returns::Loss { targets } else { "" };
     let text = format!(
         "fx 1.0\n\ngraph \"model\" {{\n{weights}  %words: i64[2, 8] = input \"words\"\n{targets}\n{calls}  return %result\n}}\n"
     );
