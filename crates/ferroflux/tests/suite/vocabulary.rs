@@ -198,6 +198,20 @@ fn no_rank_has_a_whole_table() {
             assert!(found.gathered.is_empty(), "{:?}", found.gathered);
         }
     }
-    eprintln!("{:?}", moved(&laid_out(false, Returns::Loss, "tp=2")));
-    eprintln!("{:?}", moved(&laid_out(true, Returns::Scores, "tp=4")));
+}
+
+/// What the vocabulary exchanges beside the sums of the pairs: words looked up, three numbers of each of 16 rows for the loss, and
+/// the scores of two rows.
+#[test]
+fn what_a_vocabulary_in_parts_exchanges() {
+    for tied in [false, true] {
+        let sum = |name, bytes| (name, "all_reduce", bytes);
+        let blocks = ["x0", "y0", "x1", "y1", "x2"];
+        let mut wanted = blocks.map(|name| sum(name, 16 * 64 * 4)).to_vec();
+        wanted.extend([sum("result", 16 * 4); 3]);
+        assert_eq!(moved(&laid_out(tied, Returns::Loss, "tp=2")), wanted);
+        let mut wanted = blocks.map(|name| sum(name, 16 * 64 * 4 * 3 / 2)).to_vec();
+        wanted.push(("result", "all_gather", 2 * 1001 * 4 * 3 / 4));
+        assert_eq!(moved(&laid_out(tied, Returns::Scores, "tp=4")), wanted);
+    }
 }
