@@ -451,14 +451,14 @@ fn symbolic_and_uneven_sizes() {
     }
 }
 
-/// Scores of a vocabulary of eleven words and the most likely one.
+/// Scores of a vocabulary of 101 words and the most likely one.
 const SCORES: &str = "fx 1.0
 graph \"scores\" {
   %x: f32[6, 4] = input \"x\"
-  %w: f32[11, 4] = parameter \"head.weight\"
+  %w: f32[101, 4] = parameter \"head.weight\"
 
-  %t: f32[4, 11] = prims.permute(%w, [1, 0])
-  %s: f32[6, 11] = prims.matmul(%x, %t)
+  %t: f32[4, 101] = prims.permute(%w, [1, 0])
+  %s: f32[6, 101] = prims.matmul(%x, %t)
   %y: i64[6] = prims.argmax(%s, [1])
   return %y
 }
@@ -493,8 +493,8 @@ fn the_most_likely_word_of_a_vocabulary_in_parts() {
                 return Tensor::from_vec(rows.concat(), &[6, 4]).unwrap();
             }
             // The largest first scores stand in several parts, the third one is nowhere a number but at its end.
-            let word = |n: usize| [(n % 4) as f32, n as f32, -(n as f32), ((n * 7) % 11) as f32];
-            Tensor::from_vec((0..11).flat_map(word).collect(), &[11, 4]).unwrap()
+            let word = |n: usize| [(n % 4) as f32, n as f32, -(n as f32), ((n * 7) % 101) as f32];
+            Tensor::from_vec((0..101).flat_map(word).collect(), &[101, 4]).unwrap()
         };
         let nan = |name: &str| {
             let whole = input(name);
@@ -502,8 +502,8 @@ fn the_most_likely_word_of_a_vocabulary_in_parts() {
                 return whole;
             }
             let mut data = whole.to_vec::<f32>().unwrap();
-            data[9 * 4 + 3] = f32::NAN;
-            Tensor::from_vec(data, &[11, 4]).unwrap()
+            data[90 * 4 + 3] = f32::NAN;
+            Tensor::from_vec(data, &[101, 4]).unwrap()
         };
         for given in [&input as &dyn Fn(&str) -> Tensor, &nan] {
             let expected = interp::run(&graph, &[given("x"), given("head.weight")]).unwrap();
