@@ -4,7 +4,7 @@ use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
 use ir_core::{DType, Scalar};
 
 use super::codes as c;
-use super::ir::{Inst, V};
+use super::ir::V;
 use super::lower::{Lower, Regs};
 use crate::math::{Halves, Lanes};
 use crate::vir::Class;
@@ -46,7 +46,7 @@ impl Lower<'_> {
             (Class::I32, Class::I64) => self.widened(c::VPMOVSXDQ, target, x),
             (Class::F64, Class::F32) => self.narrowed(c::VCVTPD2PS, target, x),
             (Class::I64, Class::F32) => self.narrowed(c::VCVTQQ2PS, target, x),
-            (Class::I64, Class::I32) => self.narrowed(c::VPMOVQD, target, x),
+            (Class::I64, Class::I32) => Regs::from_elem(self.b.low_words(x[0], x[1]), 1),
             (Class::I32, Class::F32) => self.map1(x, |b, x| b.to_float(x)),
             (Class::I64, Class::F64) => self.map1(x, |b, x| b.one(c::VCVTQQ2PD, target, x)),
             (Class::F32 | Class::F64, Class::I32 | Class::I64) => self.truncated(source, target, x),
@@ -54,9 +54,9 @@ impl Lower<'_> {
         }
     }
 
-    /// The sixteen lanes of a register, converted to lanes of 64 bits.
+    /// The lanes of a register, converted to lanes of 64 bits.
     fn widened(&mut self, code: super::encode::Code, target: Class, x: &Regs) -> Regs {
-        let high = self.b.one_with(c::VEXTRACTF64X4, x[0].class, x[0], Some(1));
+        let high = self.b.upper_half(x[0]);
         [x[0], high].into_iter().map(|x| self.b.one(code, target, x)).collect()
     }
 
@@ -66,11 +66,9 @@ impl Lower<'_> {
         self.halves(target, low, high)
     }
 
-    /// Two registers of eight lanes of 32 bits as one.
+    /// Two registers half full of lanes of 32 bits as one.
     pub(super) fn halves(&mut self, class: Class, low: V, high: V) -> Regs {
-        let d = self.b.value(class);
-        self.b.push(Inst::Two { code: c::VINSERTF64X4, d, a: low, b: high, imm: Some(1) });
-        Regs::from_elem(d, 1)
+        Regs::from_elem(self.b.halves(class, low, high), 1)
     }
 
     /// Floats to integers: the instruction gives the smallest integer for all that does not fit.

@@ -6,10 +6,11 @@ use kernel_ir::Val;
 
 use super::build::by_width;
 use super::codes as c;
-use super::emit::{ALL, Emit, MASK_SCRATCH, SCRATCH, plain};
+use super::emit::{Emit, plain};
 use super::encode::{Base, Code, Lanes as EmitLanes, RDI, RDX, Rm};
 use super::ir::{Inst, Place, V};
 use super::lower::{Input, Lower, Regs};
+use super::zmm::{ALL, MASK_SCRATCH, SCRATCH};
 use crate::math::Lanes;
 use crate::vir::{Access, Class};
 
@@ -107,9 +108,9 @@ impl Lower<'_> {
             Atom::FloorDiv(ab) => Some(self.divided(&ab.0, ab.1.as_const()?)?.0),
             Atom::Mod(ab) => Some(self.divided(&ab.0, ab.1.as_const()?)?.1),
             Atom::Min(ab) | Atom::Max(ab) => {
-                let code = if matches!(atom, Atom::Min(_)) { c::VPMINSQ } else { c::VPMAXSQ };
+                let smaller = matches!(atom, Atom::Min(_));
                 let (x, y) = (self.lanes_of(&ab.0)?, self.lanes_of(&ab.1)?);
-                Some(self.map2(&x, &y, |b, x, y| b.two(code, Class::I64, x, y)))
+                Some(self.map2(&x, &y, |b, x, y| b.extreme_integer(smaller, x, y)))
             }
             Atom::Loop(_) | Atom::Sym(_) => self.spaced(&SymExpr::atom(atom.clone())),
         }
@@ -184,7 +185,7 @@ impl Lower<'_> {
         let code: Code = by_width(class, c::VGATHERQPS, c::VGATHERQPD);
         let parts: Regs = (0..2u8)
             .map(|part| {
-                let mask = mask.map(|m| self.mask_part(m, part));
+                let mask = mask.map(|m| self.b.part_of_mask(m, part, Class::I64));
                 let d = self.b.value(class);
                 let at = Place { part, ..place };
                 self.b.push(Inst::Gather { code, d, at, index: index[usize::from(part)], mask });
@@ -202,11 +203,11 @@ impl Lower<'_> {
         let values = if class.wide() {
             value.clone()
         } else {
-            let high = self.b.one_with(c::VEXTRACTF64X4, class, value[0], Some(1));
+            let high = self.b.upper_half(value[0]);
             Regs::from_slice(&[value[0], high])
         };
         for part in 0..2u8 {
-            let mask = mask.map(|m| self.mask_part(m, part));
+            let mask = mask.map(|m| self.b.part_of_mask(m, part, Class::I64));
             let at = Place { part, ..place };
             let (index, value) = (index[usize::from(part)], values[usize::from(part)]);
             self.b.push(Inst::Scatter { code, value, at, index, mask });
@@ -227,7 +228,7 @@ impl Emit<'_> {
     /// Zero where the mask is false. The result is in another register than the index.
     pub(super) fn gather(&mut self, code: Code, d: V, (at, index): (Place, V), mask: Option<V>) {
         let index = self.register(index, SCRATCH[0]);
-        let to = self.target(d, SCRATCH[1]);
+        let to = self.result(d, SCRATCH[1]);
         let into = if to == index { SCRATCH[1] } else { to };
         self.asm.evex(c::VPXORD, into, into, Rm::Reg(into), ALL, None);
         let mask = self.consumed(mask, at.part);

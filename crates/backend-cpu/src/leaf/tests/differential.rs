@@ -1,4 +1,4 @@
-//! Random loops as AVX-512 leaves and as Cranelift's code over the same memory: the same bits everywhere, but for sums, whose
+//! Random loops as leaves of both widths and as Cranelift's code over the same memory: the same bits everywhere, but for sums, whose
 //! order of additions differs. Lengths include every remainder of a step; operands include NaN, infinities and denormals.
 
 use ir_core::{DType, EntityId, Scalar, Shape, SymExpr, SymId, contiguous_strides};
@@ -7,7 +7,7 @@ use kernel_ir::{
     StoreMode, Symbol, Val,
 };
 
-use super::super::{available, leaf};
+use super::super::{Target, leaf};
 use crate::clif::{Code, Job, compile_for};
 use crate::micro::Isa;
 use crate::vir::{self, VKernel};
@@ -491,20 +491,21 @@ fn memory(case: &Case, rng: &mut Rng) -> Vec<Vec<u8>> {
     case.program.buffers.values().map(|b| fill(b, rng)).collect()
 }
 
-fn check(seed: u64, leaves: &mut usize) {
+fn check(set: Isa, seed: u64, leaves: &mut usize) {
     let mut rng = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let fixed = rng.below(3) == 0;
     let n = 1 + rng.below(LONGEST as usize) as i64;
     let extent = if fixed { SymExpr::from_i64(n) } else { SymExpr::sym(SymId::from_index(0)) };
     let case = case(&mut rng, extent);
-    let (wide, plain) = (compiled(&case, Isa::Avx512), compiled(&case, Isa::Portable));
+    let (wide, plain) = (compiled(&case, set), compiled(&case, Isa::Portable));
+    let Some(target) = Target::of(set) else { return };
     let axis = wide.kernel.outer_axis.as_ref().map(|d| d.var);
     let stages: Vec<usize> = (0..wide.kernel.stages.len()).collect();
     let any = match axis {
-        Some(axis) => leaf(&wide.kernel, &stages, axis).is_some(),
+        Some(axis) => leaf(target, &wide.kernel, &stages, axis).is_some(),
         None => stages.iter().any(|s| {
             let stage = &wide.kernel.stages[*s];
-            stage.loops.last().is_some_and(|d| stage.vector && leaf(&wide.kernel, &[*s], d.var).is_some())
+            stage.loops.last().is_some_and(|d| stage.vector && leaf(target, &wide.kernel, &[*s], d.var).is_some())
         }),
     };
     *leaves += usize::from(any);
@@ -531,9 +532,9 @@ fn check(seed: u64, leaves: &mut usize) {
     }
 }
 
-#[test]
-fn random_loops_are_those_of_cranelift() {
-    if !available() {
+/// Cases of one width; at least `part` in a hundred have a leaf.
+fn check_all(set: Isa, target: Target, part: u64) {
+    if Target::of(set) != Some(target) {
         return;
     }
     let cases = std::env::var("FERROFLUX_FUZZ_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(400u64);
@@ -542,9 +543,23 @@ fn random_loops_are_those_of_cranelift() {
     for seed in first..first + cases {
         // Every third has so few registers that values are spilled.
         super::FEW.set(seed % 3 == 0);
-        check(seed, &mut leaves);
+        check(set, seed, &mut leaves);
     }
     super::FEW.set(false);
-    println!("{leaves} of {cases} cases had a leaf");
-    assert!(cases < 100 || leaves as u64 * 2 > cases, "{leaves} of {cases} cases had a leaf");
+    println!("{leaves} of {cases} cases had a leaf of {}", target.name());
+    assert!(
+        cases < 100 || leaves as u64 * 100 > part * cases,
+        "{leaves} of {cases} cases had a leaf of {}",
+        target.name()
+    );
+}
+
+#[test]
+fn random_loops_of_512_bits_are_those_of_cranelift() {
+    check_all(Isa::Avx512, Target::Avx512, 50);
+}
+
+#[test]
+fn random_loops_of_256_bits_are_those_of_cranelift() {
+    check_all(Isa::Avx2, Target::Avx2, 20);
 }
