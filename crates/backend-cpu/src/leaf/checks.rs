@@ -22,7 +22,8 @@ impl Lower<'_> {
     /// A check of an index; returns its lanes.
     pub(super) fn check(&mut self, value: Val, size: &SymExpr, mask: Option<Val>, site: u32) -> Option<Regs> {
         let index = self.get(value)?;
-        if self.dtype(value) != DType::I64 {
+        // Without accesses with an address for each lane there is nothing to check.
+        if self.dtype(value) != DType::I64 || !self.b.target().has_mask_registers() {
             return None;
         }
         let size = self.here(size);

@@ -200,6 +200,10 @@ codes! {
         VROUNDPD vex(1, 3, 0x09, 0);
         VCVTPS2DQ vex(1, 1, 0x5b, 0);
         VPANDN vex(1, 1, 0xdf, 0);
+        VPSHIFTQ vex(1, 1, 0x73, 0);
+        VPSRLVQ vex(1, 2, 0x45, 1);
+        VPMULUDQ vex_commuting(1, 1, 0xf4, 0);
+        VPSHUFD vex(1, 1, 0x70, 0);
         VPCMPEQD vex_commuting(1, 1, 0x76, 0);
         VPCMPEQQ vex_commuting(1, 2, 0x29, 0);
         VPCMPGTD vex(1, 1, 0x66, 0);

@@ -76,7 +76,7 @@ impl Lower<'_> {
                 let x = self.atom(factor)?;
                 product = Some(match product {
                     None => x,
-                    Some(p) => self.map2(&p, &x, |b, x, y| b.two(c::VPMULLQ, Class::I64, x, y)),
+                    Some(p) => self.map2(&p, &x, |b, x, y| b.multiply_wide(x, y)),
                 });
             }
             let product = self.times(product?, coef);
@@ -94,9 +94,11 @@ impl Lower<'_> {
         }
         let power = by > 0 && by.count_ones() == 1;
         let number = if power { i64::from(by.trailing_zeros()) } else { by };
-        let code = if power { c::VPSLLVQ } else { c::VPMULLQ };
         let by = self.b.wide(number as u64, Class::I64);
-        self.map1(&x, |b, x| b.two(code, Class::I64, x, by))
+        self.map1(&x, |b, x| match power {
+            true => b.two(c::VPSLLVQ, Class::I64, x, by),
+            false => b.multiply_wide(x, by),
+        })
     }
 
     fn atom(&mut self, atom: &Atom) -> Option<Regs> {
@@ -129,15 +131,15 @@ impl Lower<'_> {
             let (q, rest) = if by.count_ones() == 1 {
                 let shift = b.wide(u64::from(by.trailing_zeros()), Class::I64);
                 let low = b.wide(by as u64 - 1, Class::I64);
-                (b.two(c::VPSRAVQ, Class::I64, x, shift), b.and(x, low))
+                (b.shift_right_wide(x, shift), b.and(x, low))
             } else {
                 let inverse = b.wide((1.0 / by as f64).to_bits(), Class::F64);
                 let (by, one) = (b.wide(by as u64, Class::I64), b.wide(1, Class::I64));
                 let zero = b.wide(0, Class::I64);
-                let float = b.one(c::VCVTQQ2PD, Class::F64, x);
+                let float = b.wide_to_float(x);
                 let q = b.fmul(float, inverse);
-                let q = b.one(c::VCVTTPD2QQ, Class::I64, q);
-                let product = b.two(c::VPMULLQ, Class::I64, q, by);
+                let q = b.float_to_wide(q);
+                let product = b.multiply_wide(q, by);
                 let rest = b.isub(x, product);
                 use cranelift_codegen::ir::condcodes::IntCC;
                 let low = b.icmp(IntCC::SignedLessThan, rest, zero);
@@ -157,7 +159,8 @@ impl Lower<'_> {
 
     /// The base of an access with an address for each lane, and the lanes' distances from it in elements.
     fn spread(&mut self, at: &Access) -> Option<(Place, Regs)> {
-        if !matches!(at.dtype.size(), 4 | 8) || at.dtype == DType::Bool {
+        // AVX2 has no scatter, and its gather takes as long as single loads.
+        if !self.b.target().has_mask_registers() || !matches!(at.dtype.size(), 4 | 8) || at.dtype == DType::Bool {
             return None;
         }
         let address = self.here(&at.address);

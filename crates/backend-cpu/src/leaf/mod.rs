@@ -5,7 +5,7 @@
 //! loops of their own, `reduce` reductions, `indirect` accesses with an address for each lane), `copies` widens a step, `regalloc`
 //! assigns registers by linear scan, `emit`, `turns`, `calls` and `checks` write the code, and `encode` and `codes` know the bytes.
 //! All of this is the same for both targets but for their numbers (`target`), the instructions of a step that only one of them has
-//! (`masks`), and the code of what is masked (`zmm`, `ymm`). A loop with
+//! (`masks`, `wide`), and the code of what is masked (`zmm`, `ymm`). A loop with
 //! anything that has no lowering here stays with Cranelift: [`leaf`] then returns `None`. Knows no Cranelift value and no executor.
 
 mod accumulators;
@@ -29,6 +29,7 @@ mod target;
 #[cfg(test)]
 mod tests;
 mod turns;
+mod wide;
 mod ymm;
 mod zmm;
 

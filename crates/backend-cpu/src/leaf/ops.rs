@@ -127,7 +127,10 @@ impl Lower<'_> {
         let code = match op {
             ScalarOp::Add => by_width(class, c::VPADDD, c::VPADDQ),
             ScalarOp::Sub => by_width(class, c::VPSUBD, c::VPSUBQ),
-            ScalarOp::Mul => by_width(class, c::VPMULLD, c::VPMULLQ),
+            ScalarOp::Mul if class.wide() => {
+                return Some(self.map2(x, &args[1], |b, x, y| b.multiply_wide(x, y)));
+            }
+            ScalarOp::Mul => c::VPMULLD,
             ScalarOp::And => by_width(class, c::VPANDD, c::VPANDQ),
             ScalarOp::Or => by_width(class, c::VPORD, c::VPORQ),
             ScalarOp::Xor => by_width(class, c::VPXORD, c::VPXORQ),
@@ -136,10 +139,8 @@ impl Lower<'_> {
             // A count that is out of range, read as unsigned, shifts all bits out.
             ScalarOp::Shl => by_width(class, c::VPSLLVD, c::VPSLLVQ),
             ScalarOp::Shr => return Some(self.shift_right(dtype, class, x, &args[1])),
-            ScalarOp::Abs => {
-                let code = by_width(class, c::VPABSD, c::VPABSQ);
-                return Some(self.map1(x, |b, x| b.one(code, class, x)));
-            }
+            ScalarOp::Abs if class.wide() => return Some(self.map1(x, |b, x| b.absolute_wide(x))),
+            ScalarOp::Abs => return Some(self.map1(x, |b, x| b.one(c::VPABSD, class, x))),
             ScalarOp::Not => {
                 let ones = self.constant(if class.wide() { DType::I64 } else { DType::I32 }, Scalar::Int(-1));
                 return Some(self.map2(x, &ones, |b, x, y| b.xor(x, y)));
@@ -156,13 +157,12 @@ impl Lower<'_> {
 
     /// A count that is out of range, also a negative one, counts as the last.
     fn shift_right(&mut self, dtype: DType, class: Class, x: &Regs, by: &Regs) -> Regs {
-        let code = by_width(class, c::VPSRAVD, c::VPSRAVQ);
         if class.wide() {
-            return self.map2(x, by, |b, x, y| b.two(code, class, x, y));
+            return self.map2(x, by, |b, x, y| b.shift_right_wide(x, y));
         }
         let last = self.constant(DType::I32, Scalar::Int(dtype.size() as i64 * 8 - 1));
         let by = self.map2(by, &last, |b, x, y| b.two(c::VPMINUD, class, x, y));
-        self.map2(x, &by, |b, x, y| b.two(code, class, x, y))
+        self.map2(x, &by, |b, x, y| b.two(c::VPSRAVD, class, x, y))
     }
 
     fn float_op(&mut self, op: ScalarOp, class: Class, args: &[Regs]) -> Option<Regs> {

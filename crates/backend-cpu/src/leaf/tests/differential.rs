@@ -7,6 +7,10 @@ use kernel_ir::{
     StoreMode, Symbol, Val,
 };
 
+use std::ops::RangeInclusive;
+
+use iced_x86::{CpuidFeature, Decoder, DecoderOptions, Mnemonic};
+
 use super::super::{Target, leaf};
 use crate::clif::{Code, Job, compile_for};
 use crate::micro::Isa;
@@ -491,7 +495,7 @@ fn memory(case: &Case, rng: &mut Rng) -> Vec<Vec<u8>> {
     case.program.buffers.values().map(|b| fill(b, rng)).collect()
 }
 
-fn check(set: Isa, seed: u64, leaves: &mut usize) {
+fn check(set: Isa, seed: u64, leaves: &mut usize, lengths: Option<RangeInclusive<i64>>) {
     let mut rng = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let fixed = rng.below(3) == 0;
     let n = 1 + rng.below(LONGEST as usize) as i64;
@@ -509,10 +513,12 @@ fn check(set: Isa, seed: u64, leaves: &mut usize) {
         }),
     };
     *leaves += usize::from(any);
+    if target == Target::Avx2 {
+        stages.iter().for_each(|s| only_old_instructions(&wide.kernel, *s));
+    }
     let before = memory(&case, &mut rng);
-    let lengths =
-        if fixed { vec![n] } else { vec![n, 1 + rng.below(40) as i64, 16 * (1 + rng.below(9) as i64)] };
-    for n in lengths {
+    let random = if fixed { vec![n] } else { vec![n, 1 + rng.below(40) as i64, 16 * (1 + rng.below(9) as i64)] };
+    for n in lengths.filter(|_| !fixed).map_or(random, Iterator::collect) {
         let block = rng.pick(&[16, 64, 128, 192]);
         let (mut got, mut want) = (before.clone(), before.clone());
         wide.run(&mut got, n, block);
@@ -532,6 +538,34 @@ fn check(set: Isa, seed: u64, leaves: &mut usize) {
     }
 }
 
+/// A leaf of 256 bits has no instruction that a processor with AVX2, FMA and F16C lacks.
+fn only_old_instructions(kernel: &VKernel, stage: usize) {
+    let axis = kernel.outer_axis.as_ref().or(kernel.stages[stage].loops.last()).map(|d| d.var);
+    let Some(made) = axis.and_then(|axis| leaf(Target::Avx2, kernel, &[stage], axis)) else { return };
+    for i in &mut Decoder::with_ip(64, &made.machine.code, 0, DecoderOptions::NONE) {
+        let new = |f: &CpuidFeature| format!("{f:?}").starts_with("AVX512");
+        assert!(!i.is_invalid() && !i.cpuid_features().iter().any(new), "{i:?}");
+        // Behind it are the call of host functions, and constants.
+        if i.mnemonic() == Mnemonic::Ret {
+            return;
+        }
+    }
+}
+
+/// Every number of points up to five steps of eight, with the points that are left. Kernels are not called for none.
+fn check_every_length(set: Isa, target: Target) {
+    if Target::of(set) != Some(target) {
+        return;
+    }
+    let mut leaves = 0;
+    for seed in 1..=40 {
+        super::FEW.set(seed % 3 == 0);
+        check(set, 0x1000 + seed, &mut leaves, Some(1..=40));
+    }
+    super::FEW.set(false);
+    assert!(leaves > 10, "{leaves}");
+}
+
 /// Cases of one width; at least `part` in a hundred have a leaf.
 fn check_all(set: Isa, target: Target, part: u64) {
     if Target::of(set) != Some(target) {
@@ -543,7 +577,7 @@ fn check_all(set: Isa, target: Target, part: u64) {
     for seed in first..first + cases {
         // Every third has so few registers that values are spilled.
         super::FEW.set(seed % 3 == 0);
-        check(set, seed, &mut leaves);
+        check(set, seed, &mut leaves, None);
     }
     super::FEW.set(false);
     println!("{leaves} of {cases} cases had a leaf of {}", target.name());
@@ -561,5 +595,15 @@ fn random_loops_of_512_bits_are_those_of_cranelift() {
 
 #[test]
 fn random_loops_of_256_bits_are_those_of_cranelift() {
-    check_all(Isa::Avx2, Target::Avx2, 20);
+    check_all(Isa::Avx2, Target::Avx2, 50);
+}
+
+#[test]
+fn every_length_of_512_bits() {
+    check_every_length(Isa::Avx512, Target::Avx512);
+}
+
+#[test]
+fn every_length_of_256_bits() {
+    check_every_length(Isa::Avx2, Target::Avx2);
 }

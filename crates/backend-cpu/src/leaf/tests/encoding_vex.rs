@@ -29,11 +29,12 @@ fn form(name: &str, code: Code) -> Form {
         "VPORD" | "VPORQ" => "VPOR",
         "VPXORD" | "VPXORQ" => "VPXOR",
         "VPSHIFTD" => "VPSRLD",
+        "VPSHIFTQ" => "VPSRLQ",
         other => other,
     };
     let one = ["VSQRT", "VCVT", "VPMOVSX", "VPMOVZX", "VMOV", "VBROADCAST", "VPBROADCAST", "VPABS", "VROUND"];
-    let one = one.iter().any(|p| plain.starts_with(p)) || matches!(plain, "VPERMQ" | "VEXTRACTF128");
-    let with = ["VPSHIFTD", "VCMP", "VROUND", "VCVTPS2PH", "VEXTRACTF128", "VINSERTF128", "VSHUFPS", "VPERMQ"];
+    let one = one.iter().any(|p| plain.starts_with(p)) || matches!(plain, "VPERMQ" | "VPSHUFD" | "VEXTRACTF128");
+    let with = ["VPSHIFT", "VPSHUFD", "VCMP", "VROUND", "VCVTPS2PH", "VEXTRACTF128", "VINSERTF128", "VSHUFPS", "VPERMQ"];
     let imm = with.iter().any(|w| plain.starts_with(w)).then_some(3);
     let halved = if code.length == 2 { 2 } else { 1 };
     let fixed = plain.contains("BROADCAST");
@@ -43,7 +44,7 @@ fn form(name: &str, code: Code) -> Form {
         three: !one,
         // The fourth register is in the upper half.
         imm: if plain == "VBLENDVPS" { Some(11 << 4) } else { imm },
-        memory: (!matches!(plain, "VPSHIFTD" | "VMOVMSKPS")).then_some(memory),
+        memory: (!matches!(plain, "VPSHIFTD" | "VPSHIFTQ" | "VMOVMSKPS")).then_some(memory),
         register: !plain.starts_with("VMASKMOV"),
     }
 }
@@ -79,7 +80,7 @@ fn vector_instructions_on_registers() {
         }
         seen += 1;
         // The digit selects which.
-        let firsts: &[u8] = if *name == "VPSHIFTD" { &[2] } else { &[0, 1, 6, 7, 8, 13, 15] };
+        let firsts: &[u8] = if name.starts_with("VPSHIFT") { &[2] } else { &[0, 1, 6, 7, 8, 13, 15] };
         // The destination is a general register.
         let firsts = if *name == "VMOVMSKPS" { &[RDX, RBX] } else { firsts };
         for &first in firsts {
@@ -92,7 +93,7 @@ fn vector_instructions_on_registers() {
                     let i = whole(&bytes, name, &form);
                     let [first, second, last] = [first, second, last].map(usize::from);
                     let mut want = if form.three { vec![first, second, last] } else { vec![first, last] };
-                    if *name == "VPSHIFTD" {
+                    if name.starts_with("VPSHIFT") {
                         want.remove(0);
                     }
                     if code.reversed {
@@ -143,6 +144,22 @@ fn vector_instructions_on_memory() {
                 assert_eq!(registers(&i), want, "{name} {bytes:02x?}");
             }
         }
+    }
+}
+
+#[test]
+fn a_digit_selects_the_shift() {
+    let names = [
+        (c::VPSHIFTD, 2, "Vpsrld"),
+        (c::VPSHIFTD, 4, "Vpsrad"),
+        (c::VPSHIFTD, 6, "Vpslld"),
+        (c::VPSHIFTQ, 2, "Vpsrlq"),
+        (c::VPSHIFTQ, 6, "Vpsllq"),
+    ];
+    for (code, digit, name) in names {
+        let i = decode(&assembled_for(Target::Avx2, |a| a.vector(code, digit, 12, Rm::Reg(9), Some(17))));
+        assert_eq!((format!("{:?}", i.mnemonic()), registers(&i)), (name.to_owned(), vec![12, 9]));
+        assert_eq!(i.immediate(2), 17);
     }
 }
 
