@@ -24,6 +24,7 @@ const UNSAVED: usize = 5;
 /// What a function with loops within its step saves: the counter, and the other registers for addresses. (As a base register 12
 /// has another encoding.)
 const SAVED: [Gpr; 5] = [RBX, RBP, 13, 14, 15];
+
 /// The code of a leaf and the size of its arguments.
 pub(crate) struct Machine {
     /// To be placed at a multiple of 64 bytes.
@@ -163,6 +164,7 @@ pub(super) fn at(base: Gpr, displacement: u32) -> Base {
 pub(super) fn plain(base: Base) -> Rm {
     Rm::Mem { base, broadcast: false }
 }
+
 impl<'a> Emit<'a> {
     fn new(body: &'a Body, unroll: u32) -> Emit<'a> {
         let accumulators = body.accumulators.len();

@@ -364,7 +364,13 @@ impl Assembler {
         self.element(to, base, (index, scale), displacement);
     }
     /// Stores the low 8 bits (scale 0) or 16 (scale 1) of a register as [`Assembler::load_element`] reads them.
-    pub(super) fn store_element(&mut self, from: Gpr, base: Gpr, (index, scale): (Gpr, u8), displacement: i32) {
+    pub(super) fn store_element(
+        &mut self,
+        from: Gpr,
+        base: Gpr,
+        (index, scale): (Gpr, u8),
+        displacement: i32,
+    ) {
         // An empty REX prefix makes the low byte of `rsi` and the like addressable.
         let code: [u8; 2] = if scale == 0 { [0x40, 0x88] } else { [0x66, 0x89] };
         self.bytes.extend_from_slice(&code);

@@ -509,7 +509,10 @@ fn check(set: Isa, seed: u64, leaves: &mut usize, lengths: Option<RangeInclusive
         Some(axis) => leaf(target, &wide.kernel, &stages, axis).is_some(),
         None => stages.iter().any(|s| {
             let stage = &wide.kernel.stages[*s];
-            stage.loops.last().is_some_and(|d| stage.vector && leaf(target, &wide.kernel, &[*s], d.var).is_some())
+            stage
+                .loops
+                .last()
+                .is_some_and(|d| stage.vector && leaf(target, &wide.kernel, &[*s], d.var).is_some())
         }),
     };
     *leaves += usize::from(any);
@@ -517,7 +520,8 @@ fn check(set: Isa, seed: u64, leaves: &mut usize, lengths: Option<RangeInclusive
         stages.iter().for_each(|s| only_old_instructions(&wide.kernel, *s));
     }
     let before = memory(&case, &mut rng);
-    let random = if fixed { vec![n] } else { vec![n, 1 + rng.below(40) as i64, 16 * (1 + rng.below(9) as i64)] };
+    let random =
+        if fixed { vec![n] } else { vec![n, 1 + rng.below(40) as i64, 16 * (1 + rng.below(9) as i64)] };
     for n in lengths.filter(|_| !fixed).map_or(random, Iterator::collect) {
         let block = rng.pick(&[16, 64, 128, 192]);
         let (mut got, mut want) = (before.clone(), before.clone());

@@ -164,9 +164,7 @@ fn vector_instructions_on_memory() {
 
 #[test]
 fn one_element_for_all_lanes() {
-    for (name, code) in
-        evex().filter(|(name, c)| !is_spread(name) && c.memory == 64 && !c.reversed)
-    {
+    for (name, code) in evex().filter(|(name, c)| !is_spread(name) && c.memory == 64 && !c.reversed) {
         if matches!(*name, "VPBROADCASTQ" | "VPMOVM2Q" | "VMOVUPS" | "VMOVUPD") {
             continue;
         }

@@ -33,8 +33,19 @@ fn form(name: &str, code: Code) -> Form {
         other => other,
     };
     let one = ["VSQRT", "VCVT", "VPMOVSX", "VPMOVZX", "VMOV", "VBROADCAST", "VPBROADCAST", "VPABS", "VROUND"];
-    let one = one.iter().any(|p| plain.starts_with(p)) || matches!(plain, "VPERMQ" | "VPSHUFD" | "VEXTRACTF128");
-    let with = ["VPSHIFT", "VPSHUFD", "VCMP", "VROUND", "VCVTPS2PH", "VEXTRACTF128", "VINSERTF128", "VSHUFPS", "VPERMQ"];
+    let one =
+        one.iter().any(|p| plain.starts_with(p)) || matches!(plain, "VPERMQ" | "VPSHUFD" | "VEXTRACTF128");
+    let with = [
+        "VPSHIFT",
+        "VPSHUFD",
+        "VCMP",
+        "VROUND",
+        "VCVTPS2PH",
+        "VEXTRACTF128",
+        "VINSERTF128",
+        "VSHUFPS",
+        "VPERMQ",
+    ];
     let imm = with.iter().any(|w| plain.starts_with(w)).then_some(3);
     let halved = if code.length == 2 { 2 } else { 1 };
     let fixed = plain.contains("BROADCAST");
@@ -117,7 +128,8 @@ fn vector_instructions_on_memory() {
     for (name, code) in vex() {
         let form = form(name, *code);
         let Some(size) = form.memory else { continue };
-        for (base, index) in [(7, None), (9, Some((0, 2))), (1, Some((0, 0))), (11, Some((8, 3))), (13, None)] {
+        for (base, index) in [(7, None), (9, Some((0, 2))), (1, Some((0, 0))), (11, Some((8, 3))), (13, None)]
+        {
             for displacement in [0, 64, -64, 127, 128, -128, -129, 8192, 100_000, -8] {
                 let rm = Rm::Mem { base: Base::Gpr { base, index, displacement }, broadcast: false };
                 let second = if form.three { 14 } else { 0 };
@@ -195,7 +207,11 @@ fn single_elements() {
         let place = memory.then(|| {
             let size = i.memory_size().size();
             let (base, index) = (i.memory_base(), i.memory_index());
-            format!("{base:?}+{index:?}*{}{:+} {size}", i.memory_index_scale(), i.memory_displacement64() as i64)
+            format!(
+                "{base:?}+{index:?}*{}{:+} {size}",
+                i.memory_index_scale(),
+                i.memory_displacement64() as i64
+            )
         });
         let of = |n: u32| (i.op_kind(n) == iced_x86::OpKind::Register).then(|| i.op_register(n));
         let named: Vec<_> = (0..i.op_count()).filter_map(of).collect();
