@@ -2,6 +2,8 @@
 //! 256-bit registers (AVX2, FMA, F16C) and masks, and the few scalar instructions of a loop. Constants are in a pool behind the code and addressed relative
 //! to the instruction pointer, so the code may be placed anywhere. Knows nothing of values and registers in use.
 
+use std::collections::hash_map::Entry;
+
 use rustc_hash::FxHashMap;
 
 use super::target::Target;
@@ -447,8 +449,8 @@ impl Assembler {
         }
         let mut places: FxHashMap<Constant, usize> = FxHashMap::default();
         for (constant, bytes) in order {
-            if !places.contains_key(&constant) {
-                places.insert(constant, self.bytes.len());
+            if let Entry::Vacant(place) = places.entry(constant) {
+                place.insert(self.bytes.len());
                 self.bytes.extend_from_slice(&bytes);
             }
         }

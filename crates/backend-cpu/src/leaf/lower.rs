@@ -578,7 +578,7 @@ impl<'k> Lower<'k> {
         }
         for (part, &value) in regs.iter().enumerate() {
             let part = part as u8;
-            let (value, code, imm) = self.to_store(at.dtype, value);
+            let (value, code, imm) = self.stored_form(at.dtype, value);
             let mask = mask.map(|m| self.b.part_of_mask(m, part, class));
             self.b.push(Inst::Store { code, value, at: place(part), mask, imm });
         }
@@ -586,7 +586,7 @@ impl<'k> Lower<'k> {
     }
 
     /// A register as it is stored, and the instruction for it.
-    fn to_store(&mut self, dtype: DType, value: V) -> (V, Code, Option<u8>) {
+    fn stored_form(&mut self, dtype: DType, value: V) -> (V, Code, Option<u8>) {
         match dtype {
             DType::F32 | DType::I32 | DType::Bool => (value, c::VMOVUPS_STORE, None),
             DType::F16 => self.b.f16_to_store(value),
