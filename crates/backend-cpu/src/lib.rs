@@ -1,8 +1,7 @@
 //! Compiles and runs kernel-ir on the host CPU: vector IR, Cranelift, matrix and convolution templates.
 //!
-//! `vir` describes a loop kernel lane by lane, `clif` generates its machine code, `evex` that of innermost loops where there is
-//! AVX-512, `math` has the formulas of both, `micro` has the hand-written matrix
-//! kernels, and `exec` owns memory and runs a program's steps. [`CpuBackend`] is the plugin.
+//! `vir` describes a loop kernel lane by lane, `clif` generates its machine code, `leaf` that of innermost loops where there is
+//! AVX-512 or AVX2, `math` has the formulas of both, `micro` has the hand-written matrix kernels, and `exec` owns memory and runs a program's steps. [`CpuBackend`] is the plugin.
 //!
 //! ```
 //! use plugin_sdk::Backend;
@@ -14,8 +13,8 @@
 
 mod backend;
 pub mod clif;
-mod evex;
 pub mod exec;
+mod leaf;
 mod math;
 pub mod micro;
 mod ranks;

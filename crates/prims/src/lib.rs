@@ -55,7 +55,7 @@ pub use requirements::{MetaCx, Requirement};
 pub use samples::{Sample, Samples};
 pub use schema::{ArgType, Schema, SchemaArg, SchemaDefault, SchemaError, SchemaReturn};
 pub use seeds::iteration_seed;
-pub use shard_rule::{LocalArgs, LocalCall, Passes, Placement, ShardRule, Way};
+pub use shard_rule::{LocalCall, LocalForm, LocalPart, Passes, Placement, ShardRule, Way};
 pub use site::site;
 pub use table::{Op, all, functional_of, lookup, schema_of};
 pub use tolerance::Tolerance;

@@ -5,10 +5,10 @@
 //! Not here: meshes, costs, collectives, and which way is chosen.
 
 use fx_ir::{Arg, ValueId};
-use ir_core::{Shape, SymExpr};
+use ir_core::{DType, Shape, SymExpr};
 use kernel_ir::Combine;
 
-use crate::{Call, Kind, LowerCall, OpError};
+use crate::{Builder, Call, Kind, LowerCall, OpError, Outs};
 
 /// The placement of a tensor on one axis of a mesh, as DTensor has them.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -71,12 +71,22 @@ pub struct Way {
     pub results: Vec<Placement>,
     /// Whether it takes equal parts on all ranks: the call is not defined on empty ones.
     pub even: bool,
+    /// Whether parts of it are ranges: the local form counts from where a part begins, so no dimension is in sections.
+    pub ranges: bool,
+    /// The elements of a tensor with the sizes of the result that ranks combine within the local form.
+    pub combined: Option<DType>,
 }
 
 impl Way {
     /// A way whose parts may be uneven.
     pub fn new(operands: Vec<Placement>, results: Vec<Placement>) -> Way {
-        Way { operands, results, even: false }
+        Way { operands, results, even: false, ranges: false, combined: None }
+    }
+
+    /// Whether every rank makes all elements of the results, most of which another rank has: reads at indices of a dimension in
+    /// parts.
+    pub fn reads_all(&self) -> bool {
+        self.ranges && self.combined.is_none() && self.results.iter().all(|p| p.dim().is_none())
     }
 
     /// The way by which a tensor that has the placement `of` in this one has `now`: with larger blocks, or in sections. `None`
@@ -90,6 +100,7 @@ impl Way {
             return None;
         };
         let plain = self.operands.iter().chain(&self.results).all(|p| p.sections().is_empty());
+        let plain = plain && (sections.is_empty() || !self.ranges);
         if dim != d || !none.is_empty() || !plain {
             return None;
         }
@@ -111,7 +122,7 @@ impl Way {
         Some(Way {
             operands: operands.map(scaled).collect(),
             results: results.map(scaled).collect(),
-            even: self.even,
+            ..*self
         })
     }
 }
@@ -146,15 +157,17 @@ pub enum Passes {
     Only(Combine),
 }
 
-/// How arguments of the local call differ from those of the whole one.
+/// What a rank computes for a call.
 #[derive(Clone, Copy)]
-pub enum LocalArgs {
-    /// Not at all.
+pub enum LocalForm {
+    /// The same call.
     Same,
-    /// This argument has the sizes of the result.
+    /// The same call, in which this argument has the sizes of the result.
     Sizes(&'static str),
-    /// A function of the call and of what the rank has.
-    Rule(fn(&LocalCall<'_>) -> Result<Vec<Arg>, OpError>),
+    /// The same call with other arguments: a function of the call and of what the rank has.
+    Args(fn(&LocalCall<'_>) -> Result<Vec<Arg>, OpError>),
+    /// Several calls, for the only result.
+    Calls(fn(&mut Builder<'_>, &LocalCall<'_>) -> Result<ValueId, OpError>),
 }
 
 /// The sharding rule of a prim.
@@ -170,13 +183,13 @@ pub enum ShardRule {
     /// The first operand and the results have one shape; any dimension but that of argument `dim` may be in parts.
     Along,
     /// The function lists the ways.
-    Ways(fn(&LowerCall<'_>) -> Result<Vec<Way>, OpError>, LocalArgs),
+    Ways(fn(&LowerCall<'_>) -> Result<Vec<Way>, OpError>, LocalForm),
     /// The same, and the second function lists further ways for operands that have these placements: where it depends on
     /// their sections which ones the result has.
     Sectioned(
         fn(&LowerCall<'_>) -> Result<Vec<Way>, OpError>,
         fn(&LowerCall<'_>, &[Placement]) -> Result<Vec<Way>, OpError>,
-        LocalArgs,
+        LocalForm,
     ),
     /// The call is one between ranks already.
     Local,
@@ -184,19 +197,47 @@ pub enum ShardRule {
     Whole(&'static str),
 }
 
-/// A call with what one rank has, for [`LocalArgs`].
+/// A call with what one rank has, for [`LocalForm`].
 pub struct LocalCall<'a> {
     /// The whole call.
     pub call: Call<'a>,
     /// Its arguments, with local values.
     pub args: Vec<Arg>,
-    /// Sizes of the operands: of the whole, and of the rank's part.
-    pub operands: &'a [(Shape, Shape)],
-    /// Sizes of the rank's part of every result, and the place of its first element in the whole.
-    pub results: &'a [(Shape, Shape)],
+    /// What the rank has of the operands.
+    pub operands: &'a [LocalPart],
+    /// What it makes of the results.
+    pub results: &'a [LocalPart],
+}
+
+/// What one rank has of a tensor.
+#[derive(Clone, Debug)]
+pub struct LocalPart {
+    /// Sizes of the whole tensor.
+    pub whole: Shape,
+    /// Sizes of the part.
+    pub sizes: Shape,
+    /// The place of its first element in the whole.
+    pub offsets: Shape,
+    /// The dimensions that are in parts, each with the group of ranks among which it is.
+    pub split: Vec<(usize, String)>,
+}
+
+impl LocalPart {
+    /// The groups among which a dimension is in parts.
+    pub fn groups(&self, dim: usize) -> impl Iterator<Item = &str> {
+        self.split.iter().filter(move |(d, _)| *d == dim).map(|(_, group)| &**group)
+    }
+    /// Whether a dimension is in parts.
+    pub fn is_split(&self, dim: usize) -> bool {
+        self.groups(dim).next().is_some()
+    }
 }
 
 impl LocalCall<'_> {
+    /// The call with local values.
+    pub fn local(&self) -> Call<'_> {
+        Call { op: self.call.op, args: &self.args }
+    }
     /// The arguments with one of them replaced.
     pub fn with(&self, name: &str, arg: impl Into<Arg>) -> Vec<Arg> {
         let mut args = self.args.clone();
@@ -251,23 +292,24 @@ pub fn rule(call: &Call<'_>) -> Option<&'static ShardRule> {
     }
 }
 
-/// The arguments of the local call.
+/// Builds the local form of a call.
 ///
 /// # Errors
-/// Those of a rule.
-pub fn local_args(call: &LocalCall<'_>) -> Result<Vec<Arg>, OpError> {
-    let args = match rule(&call.call) {
-        Some(ShardRule::Ways(_, args) | ShardRule::Sectioned(_, _, args)) => *args,
-        _ => LocalArgs::Same,
+/// Those of a rule, and what a prim refuses on parts.
+pub fn local_outs(b: &mut Builder<'_>, call: &LocalCall<'_>) -> Result<Outs, OpError> {
+    let form = match rule(&call.call) {
+        Some(ShardRule::Ways(_, form) | ShardRule::Sectioned(_, _, form)) => *form,
+        _ => LocalForm::Same,
     };
-    match args {
-        LocalArgs::Same => Ok(call.args.clone()),
-        LocalArgs::Sizes(name) => {
-            let sizes = call.results.first().map(|(sizes, _)| Arg::ints(sizes)).unwrap_or(Arg::None);
-            Ok(call.with(name, sizes))
+    let args = match form {
+        LocalForm::Same => call.args.clone(),
+        LocalForm::Sizes(name) => {
+            call.with(name, call.results.first().map(|r| Arg::ints(&r.sizes)).unwrap_or(Arg::None))
         }
-        LocalArgs::Rule(rule) => rule(call),
-    }
+        LocalForm::Args(rule) => rule(call)?,
+        LocalForm::Calls(build) => return Ok(std::iter::once(build(b, call)?).collect()),
+    };
+    b.call_op(call.call.op, args)
 }
 
 /// The same placement of `n` tensors.
@@ -325,7 +367,7 @@ fn pointwise(call: &LowerCall<'_>, passes: Passes) -> Result<Vec<Way>, OpError> 
     Ok(ways)
 }
 
-fn reduce(call: &LowerCall<'_>, how: Option<Combine>) -> Result<Vec<Way>, OpError> {
+pub(crate) fn reduce(call: &LowerCall<'_>, how: Option<Combine>) -> Result<Vec<Way>, OpError> {
     let rank = call.meta("a")?.rank();
     let dims = crate::ops::reduced_dims(&call.call, rank)?;
     // Further operands have the shape of the result (`amax_at`).

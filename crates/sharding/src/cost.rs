@@ -1,12 +1,12 @@
 //! The costs by which placements are chosen: seconds of exchanges, from bytes and the links' figures, and seconds of work,
 //! which ranks may share. Estimates that rank alternatives, no promises.
 
-use fx_ir::{Graph, NodeId, NodeKind};
+use fx_ir::{Graph, InputKind, NodeId, NodeKind};
 use prims::Placement;
 use prims::facts::{bytes_hint, operations_hint};
 
 use crate::redistribute::{Kind, is_possible, kind, stations};
-use crate::{Axis, Mesh};
+use crate::{Axis, Layout, Local, Mesh};
 
 /// The figures of the links along an axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -43,8 +43,13 @@ impl Default for Costs {
 }
 
 impl Costs {
-    fn link(&self, axis: usize) -> Link {
+    pub(crate) fn link(&self, axis: usize) -> Link {
         self.links.get(axis).copied().unwrap_or_default()
+    }
+    /// The same figures for exchanges whose bytes alone count.
+    pub fn without_latency(&self, mesh: &Mesh) -> Costs {
+        let links = (0..mesh.axes().len()).map(|axis| Link { latency: 0.0, ..self.link(axis) }).collect();
+        Costs { links, ..self.clone() }
     }
     /// Seconds of an exchange along an axis, for a tensor of `whole` bytes (as large as without this axis).
     pub fn exchange(&self, mesh: &Mesh, axis: usize, what: Kind, whole: f64) -> f64 {
@@ -77,5 +82,21 @@ impl Costs {
         let operations = operations_hint(graph, op, args, &node.outputs) as f64;
         let made: i64 = node.outputs.iter().map(|v| bytes_hint(graph, *v)).sum();
         operations / self.operations + made as f64 / self.memory
+    }
+    /// Seconds that a rank needs for a whole layout, whose graph of the first rank is `local`: its exchanges, its share of the
+    /// work, and one reading of the weights that it has.
+    pub fn layout(&self, graph: &Graph, mesh: &Mesh, layout: &Layout, local: &Local) -> f64 {
+        let exchanges = local.exchanges.iter().map(|e| self.exchange(mesh, e.axis, e.kind, e.whole));
+        let work = layout.calls.iter().map(|(id, choice)| {
+            let split = |axis: &usize| {
+                choice.operands.iter().chain(&choice.results).any(|s| s[*axis].dim().is_some())
+            };
+            let axes = (0..mesh.axes().len()).filter(split);
+            let shared: usize = axes.map(|axis| mesh.axes()[axis].size).product();
+            self.work(graph, *id) / shared as f64
+        });
+        let weights = local.graph.inputs().filter(|(_, kind, _)| *kind != InputKind::User);
+        let kept: f64 = weights.map(|(v, _, _)| bytes_hint(&local.graph, v) as f64).sum();
+        exchanges.sum::<f64>() + work.sum::<f64>() + kept / self.memory
     }
 }

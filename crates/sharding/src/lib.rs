@@ -27,6 +27,7 @@ mod plan;
 mod propagate;
 mod redistribute;
 pub mod spec;
+mod tables;
 mod tensor_parallel;
 
 use fx_ir::{Graph, NodeId};

@@ -6,8 +6,8 @@
 
 use fx_ir::{Arg, Graph, InputKind, NodeId, NodeKind, Output, ValueId, ValueType};
 use ir_core::{Shape, SymExpr, TensorMeta};
-use prims::shard_rule::{local_args, operands};
-use prims::{Builder, Call, LocalCall, Placement};
+use prims::shard_rule::{local_outs, operands};
+use prims::{Builder, Call, LocalCall, LocalPart, Placement};
 use rustc_hash::FxHashMap;
 
 use crate::propagate::{Choice, Layout};
@@ -247,6 +247,28 @@ impl Pass<'_> {
         Ok(())
     }
 
+    /// The exchanges that the local form of a call makes itself, among the calls from this one on.
+    fn record_within(&mut self, name: &str, from: usize) {
+        let Local { graph, exchanges, .. } = &mut self.local;
+        for id in &graph.order[from..] {
+            let node = &graph.nodes[*id];
+            let Some((target, args)) = node.as_call() else { continue };
+            let (Some(op), Some(Arg::Str(group))) = (prims::lookup(target), args.last()) else { continue };
+            let Some(axis) = self.mesh.axis(group).filter(|_| op.exchanges()) else { continue };
+            let whole = node.outputs.first().map_or(0.0, |v| prims::facts::bytes_hint(graph, *v) as f64);
+            let bytes = Kind::AllReduce.bytes(whole, self.mesh.axes()[axis].size);
+            exchanges.push(Exchange { value: name.to_owned(), axis, kind: Kind::AllReduce, bytes, whole });
+        }
+    }
+
+    fn local_part(&self, v: ValueId, spec: &Spec) -> LocalPart {
+        let whole: Shape = self.sizes(v).iter().cloned().collect();
+        let Part { sizes, offsets, .. } = self.builds.part(spec, &whole);
+        let axes = spec.iter().zip(self.mesh.axes()).filter(|(_, axis)| axis.size > 1);
+        let split = axes.filter_map(|(p, axis)| Some((p.dim()?, axis.name.clone()))).collect();
+        LocalPart { whole, sizes, offsets, split }
+    }
+
     /// The call on parts.
     fn local_call(
         &mut self,
@@ -255,29 +277,21 @@ impl Pass<'_> {
         args: Vec<Arg>,
         choice: &Choice,
     ) -> Result<Vec<ValueId>, ShardingError> {
-        let pair = |this: &Self, v: ValueId, spec: &Spec| {
-            let whole: Shape = this.sizes(v).iter().cloned().collect();
-            let part = this.builds.part(spec, &whole);
-            (whole, part)
-        };
-        let of_operands: Vec<(Shape, Shape)> = operands(call.args)
+        let of_operands: Vec<LocalPart> = operands(call.args)
             .into_iter()
             .zip(&choice.operands)
-            .map(|(v, spec)| pair(self, v, spec))
-            .map(|(whole, part)| (whole, part.sizes))
+            .map(|(v, s)| self.local_part(v, s))
             .collect();
         let outs = self.graph.nodes[id].outputs.clone();
-        let parts: Vec<Part> =
-            outs.iter().zip(&choice.results).map(|(v, spec)| pair(self, *v, spec).1).collect();
-        let of_results: Vec<(Shape, Shape)> =
-            parts.iter().map(|p| (p.sizes.clone(), p.offsets.clone())).collect();
-        let op = call.op;
-        let local = LocalCall { call, args, operands: &of_operands, results: &of_results };
-        let refused = |source| call_error(self.graph, id, source);
-        let args = local_args(&local).map_err(refused)?;
+        let parts: Vec<LocalPart> =
+            outs.iter().zip(&choice.results).map(|(v, spec)| self.local_part(*v, spec)).collect();
+        let local = LocalCall { call, args, operands: &of_operands, results: &parts };
         let name = outs.first().map_or("call", |v| &self.graph.values[*v].name).to_owned();
         let origin = self.graph.nodes[id].origin;
-        let new = Builder::new(&mut self.local.graph, name, origin).call_op(op, args).map_err(refused)?;
+        let before = self.local.graph.order.len();
+        let mut b = Builder::new(&mut self.local.graph, name.clone(), origin);
+        let new = local_outs(&mut b, &local).map_err(|source| call_error(self.graph, id, source))?;
+        self.record_within(&name, before);
         for (new, part) in new.iter().zip(&parts) {
             let found = self.local.graph.meta(*new).map(|m| &m.sizes);
             if found.is_none_or(|sizes| *sizes != part.sizes) {

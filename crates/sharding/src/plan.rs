@@ -20,7 +20,7 @@ use ir_core::SymExpr;
 use serde::Deserialize;
 
 use crate::propagate::{Constraints, Fixed};
-use crate::{Mesh, Placement, ShardingError, tensor_parallel};
+use crate::{Costs, Mesh, Placement, ShardingError, tables, tensor_parallel};
 
 /// What a user says about placements.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -47,7 +47,8 @@ pub enum BuiltInKind {
     Ddp,
     /// Fully sharded: every rank has a part of the batch, and of every parameter.
     Fsdp,
-    /// Tensor parallel: pairs of products share what is between them, found in the graph.
+    /// Tensor parallel: pairs of products share what is between them, found in the graph; tables are split where that costs
+    /// less.
     TensorParallel,
 }
 
@@ -146,22 +147,34 @@ impl Plan {
     }
 
     /// What the plan fixes of a graph of prims. `forward` is the same program without its backward pass, in which `tp:auto`
-    /// looks for pairs of products.
+    /// looks for pairs of products and for tables; by the costs it decides how these are split.
     ///
     /// # Errors
     /// Axes that the mesh lacks, patterns that match nothing.
-    pub fn resolve(&self, graph: &Graph, forward: &Graph, mesh: &Mesh) -> Result<Constraints, ShardingError> {
+    pub fn resolve(
+        &self,
+        graph: &Graph,
+        forward: &Graph,
+        mesh: &Mesh,
+        costs: &Costs,
+    ) -> Result<Constraints, ShardingError> {
         let mut found = Resolved { mesh, by_name: BTreeMap::new(), constraints: Constraints::default() };
         for (pattern, placements) in &self.placements {
             found.pattern(graph, pattern, placements)?;
         }
+        let mut tensor_parallel = Vec::new();
         for plan in &self.built_in {
             let axis = found.axis_of(plan)?;
             if mesh.axes()[axis].size > 1 {
                 found.built_in(graph, forward, plan.kind, axis)?;
+                tensor_parallel.extend((plan.kind == BuiltInKind::TensorParallel).then_some(axis));
             }
         }
-        Ok(found.finish(graph))
+        // Behind all others: what tables cost depends on where everything else is.
+        for axis in tensor_parallel {
+            found.tables((graph, forward), axis, costs)?;
+        }
+        Ok(found.constraints(graph))
     }
 }
 
@@ -184,6 +197,10 @@ fn parse_placement(text: &str) -> Option<Placement> {
         },
     }
 }
+
+/// Of two ways to split a table the later one has to be better by this share of a link's latency: bytes that take less time
+/// than that are not what an exchange costs.
+const CLEARLY: f64 = 0.1;
 
 struct Resolved<'a> {
     mesh: &'a Mesh,
@@ -291,22 +308,56 @@ impl Resolved<'_> {
         Ok(())
     }
 
+    /// Fixes tables one after another, each as it makes the layout cheapest.
+    fn tables(
+        &mut self,
+        (graph, forward): (&Graph, &Graph),
+        axis: usize,
+        costs: &Costs,
+    ) -> Result<(), ShardingError> {
+        let is_open = |name: &str| self.by_name.get(name).is_none_or(|fixed| fixed[axis].is_none());
+        let tables = tables::find(forward, self.mesh, axis, is_open)?;
+        if tables.is_empty() {
+            return Ok(());
+        }
+        let clear = costs.link(axis).latency * CLEARLY;
+        let mut least = tables::seconds(graph, self.mesh, &self.constraints(graph), costs);
+        for (name, placements) in tables {
+            let before = self.by_name.clone();
+            let mut best: Option<(f64, BTreeMap<String, Fixed>)> = None;
+            for placement in placements {
+                self.fix(&name, axis, placement);
+                let seconds = tables::seconds(graph, self.mesh, &self.constraints(graph), costs);
+                let split = std::mem::replace(&mut self.by_name, before.clone());
+                if seconds < least && best.as_ref().is_none_or(|(first, _)| seconds + clear < *first) {
+                    best = Some((seconds, split));
+                }
+            }
+            if let Some((seconds, split)) = best {
+                (least, self.by_name) = (seconds, split);
+            }
+        }
+        Ok(())
+    }
+
     /// By value, with the optimizer's tensors as their parameters are.
-    fn finish(mut self, graph: &Graph) -> Constraints {
-        self.by_name.values_mut().for_each(share_sections);
+    fn constraints(&self, graph: &Graph) -> Constraints {
+        let mut by_name = self.by_name.clone();
+        by_name.values_mut().for_each(share_sections);
+        let mut constraints = self.constraints.clone();
         let named: BTreeMap<&str, ValueId> = graph.inputs().map(|(v, _, name)| (name, v)).collect();
         for (&name, &v) in &named {
-            let own = self.by_name.get(name);
+            let own = by_name.get(name);
             let of_parameter = || {
                 let parameter = name.strip_prefix("optimizer/")?.split_once('/')?.1;
                 let same = graph.meta(v)?.sizes == graph.meta(*named.get(parameter)?)?.sizes;
-                self.by_name.get(parameter).filter(|_| same)
+                by_name.get(parameter).filter(|_| same)
             };
             if let Some(fixed) = own.or_else(of_parameter) {
-                self.constraints.values.insert(v, fixed.clone());
+                constraints.values.insert(v, fixed.clone());
             }
         }
-        self.constraints
+        constraints
     }
 }
 

@@ -11,6 +11,7 @@ use prims::shard_rule::{self, rule};
 use prims::{Call, LowerCall, Placement, ShardRule, Way};
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::redistribute::Kind;
 use crate::spec::{self, Spec, is_even, is_valid, normalize};
 use crate::{Costs, Mesh, ShardingError};
 
@@ -300,6 +301,11 @@ impl Pass<'_> {
         self.readers.get(&v).copied().unwrap_or(1) as f64
     }
 
+    /// Bytes of an element; one where the value is no tensor.
+    fn width(&self, v: ValueId) -> f64 {
+        self.graph.meta(v).map_or(1.0, |m| m.dtype.size() as f64)
+    }
+
     /// Bytes of a value as one rank would have it without this axis.
     fn bytes(&self, v: ValueId, spec: &[Placement], axis: usize) -> f64 {
         let others = spec
@@ -396,7 +402,9 @@ impl Pass<'_> {
                 to if Some(to) == wanted => 0.0,
                 Placement::Partial(_) => {
                     let to = wanted.unwrap_or(&Placement::Replicate);
-                    0.999 * self.costs.change(self.mesh, axis, &next[axis], to, whole)
+                    // What one rank reads and others lack is no sum that spared work.
+                    let open = if way.ranges { 1.0 } else { 0.999 };
+                    open * self.costs.change(self.mesh, axis, &next[axis], to, whole)
                 }
                 // Parts that no operand had will have to be gathered by somebody.
                 Placement::Shard { .. } if !follows => {
@@ -407,7 +415,12 @@ impl Pass<'_> {
             cost += later;
             shared |= next[axis].dim().is_some();
         }
-        shared |= way.operands.iter().any(|p| p.dim().is_some());
+        shared |= way.operands.iter().any(|p| p.dim().is_some()) && !way.reads_all();
+        if let (Some(dtype), Some(&v)) = (way.combined, outs.first()) {
+            let elements = self.bytes(v, &chosen.results[0], axis) / self.width(v);
+            let whole = elements * dtype.size() as f64;
+            cost += self.costs.exchange(self.mesh, axis, Kind::AllReduce, whole);
+        }
         cost += if shared { work / ranks } else { work };
         cost.is_finite().then_some(Candidate { cost, operands: way.operands, results: way.results })
     }

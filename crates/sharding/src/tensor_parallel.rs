@@ -27,9 +27,7 @@ pub(crate) fn find(
     mesh: &Mesh,
     axis: usize,
 ) -> Result<Vec<(String, Placement)>, ShardingError> {
-    let Axis { name, size } = &mesh.axes()[axis];
-    let alone = Mesh::new([(name.as_str(), *size)])?;
-    let search = Search { graph, mesh: alone, ranks: *size as i64, all: mesh.ranks() as i64 };
+    let search = Search::new(graph, mesh, axis)?;
     let mut found: FxHashMap<ValueId, Placement> = FxHashMap::default();
     for &id in &graph.order {
         for (weight, placement, result) in search.first(id)? {
@@ -49,28 +47,35 @@ pub(crate) fn find(
     Ok(named.collect())
 }
 
-struct Search<'a> {
-    graph: &'a Graph,
+/// The ways of a graph's calls along one axis.
+pub(crate) struct Search<'a> {
+    pub(crate) graph: &'a Graph,
     mesh: Mesh,
-    ranks: i64,
+    pub(crate) ranks: i64,
     /// Ranks of all axes: another one may split the same sections.
     all: i64,
 }
 
-impl Search<'_> {
-    fn call(&self, id: NodeId) -> Option<LowerCall<'_>> {
+impl<'a> Search<'a> {
+    pub(crate) fn new(graph: &'a Graph, mesh: &Mesh, axis: usize) -> Result<Search<'a>, ShardingError> {
+        let Axis { name, size } = &mesh.axes()[axis];
+        let alone = Mesh::new([(name.as_str(), *size)])?;
+        Ok(Search { graph, mesh: alone, ranks: *size as i64, all: mesh.ranks() as i64 })
+    }
+
+    pub(crate) fn call(&self, id: NodeId) -> Option<LowerCall<'_>> {
         let node = &self.graph.nodes[id];
         let (target, args) = node.as_call()?;
         let op = prims::lookup(target)?;
         Some(LowerCall { call: Call { op, args }, graph: self.graph, outs: &node.outputs })
     }
 
-    fn ways(&self, id: NodeId) -> Result<Vec<Way>, ShardingError> {
+    pub(crate) fn ways(&self, id: NodeId) -> Result<Vec<Way>, ShardingError> {
         let Some(call) = self.call(id) else { return Ok(Vec::new()) };
         shard_rule::ways(&call).map_err(|source| call_error(self.graph, id, source))
     }
 
-    fn sizes(&self, v: ValueId) -> &[SymExpr] {
+    pub(crate) fn sizes(&self, v: ValueId) -> &[SymExpr] {
         self.graph.meta(v).map_or(&[], |m| &m.sizes)
     }
 
@@ -90,7 +95,7 @@ impl Search<'_> {
     }
 
     /// The product that a call is: its data and its weight.
-    fn product(&self, id: NodeId) -> Option<(ValueId, ValueId)> {
+    pub(crate) fn product(&self, id: NodeId) -> Option<(ValueId, ValueId)> {
         let call = self.call(id)?;
         let Some(prims::Lower::Template(spec)) = call.call.op.lower() else { return None };
         match spec(&call).ok()? {
@@ -173,13 +178,17 @@ impl Search<'_> {
     }
 
     /// The calls behind one, in order.
-    fn behind(&self, first: NodeId) -> impl Iterator<Item = NodeId> + '_ {
+    pub(crate) fn behind(&self, first: NodeId) -> impl Iterator<Item = NodeId> + '_ {
         let start = self.graph.order.iter().position(|id| *id == first).unwrap_or(0);
         self.graph.order[start + 1..].iter().copied()
     }
 
     /// The parameter that a value is a view of, with the placement by which the value has its own.
-    fn back(&self, v: ValueId, placement: &Placement) -> Result<Option<(ValueId, Placement)>, ShardingError> {
+    pub(crate) fn back(
+        &self,
+        v: ValueId,
+        placement: &Placement,
+    ) -> Result<Option<(ValueId, Placement)>, ShardingError> {
         let (mut v, mut placement) = (v, self.normal(v, placement));
         loop {
             let def = self.graph.values[v].def;

@@ -7,7 +7,7 @@ use ir_core::{DType, Scalar};
 use kernel_ir::ScalarOp;
 
 use super::values::Class;
-use crate::evex::Each;
+use crate::leaf::Each;
 
 /// A host function on values of one type.
 pub(super) struct Call {

@@ -13,7 +13,7 @@ use rustc_hash::FxHashMap;
 use super::emit::{Emit, Emitted, Machine};
 use super::epilogue::Walk;
 use super::host;
-use crate::evex;
+use crate::leaf::Target;
 use crate::micro::{EpilogueBlock, Isa, IsaError};
 use crate::vir::VKernel;
 
@@ -120,7 +120,7 @@ pub fn compile(jobs: &[Job]) -> Result<Code, JitError> {
 pub(crate) fn compile_for(jobs: &[Job], set: Isa) -> Result<Code, JitError> {
     let module = JITModule::new(builder()?);
     let isa = module.isa();
-    let leaves = set == Isa::Avx512 && evex::available();
+    let leaves = Target::of(set);
     let made = if jobs.len() < PARALLEL {
         jobs.iter().enumerate().map(|(n, j)| function(isa, n, j, leaves)).collect::<Result<Vec<_>, _>>()?
     } else {
@@ -225,7 +225,7 @@ fn has_fma(isa: &dyn TargetIsa) -> bool {
 /// The instructions of a function as text, and the name of the instruction set.
 pub(crate) fn listing(job: &Job) -> Result<(String, &'static str), JitError> {
     let module = JITModule::new(builder()?);
-    let leaves = Isa::chosen()? == Isa::Avx512 && evex::available();
+    let leaves = Target::of(Isa::chosen()?);
     let (_, text) = generated(module.isa(), 0, job, leaves, true)?;
     // SAFETY: the module has no code.
     unsafe { module.free_memory() };
@@ -238,7 +238,7 @@ fn function(
     isa: &dyn TargetIsa,
     number: usize,
     job: &Job,
-    leaves: bool,
+    leaves: Option<Target>,
 ) -> Result<MachineFunction, JitError> {
     let shown = tracing::enabled!(target: "kernel", tracing::Level::TRACE);
     let (function, text) = generated(isa, number, job, leaves, shown)?;
@@ -254,11 +254,11 @@ fn generated(
     isa: &dyn TargetIsa,
     number: usize,
     job: &Job,
-    with_leaves: bool,
+    with_leaves: Option<Target>,
     with_text: bool,
 ) -> Result<(MachineFunction, String), JitError> {
     let conv = isa.default_call_conv();
-    let leaves = with_leaves && conv == CallConv::SystemV && has_fma(isa);
+    let leaves = with_leaves.filter(|_| conv == CallConv::SystemV && has_fma(isa));
     let machine = Machine { fma: has_fma(isa), pointer: isa.pointer_type(), conv, leaves };
     let mut context = Context::new();
     context.set_disasm(with_text);
@@ -291,8 +291,9 @@ fn generated(
     let relocs = compiled.buffer.relocs();
     let relocs = relocs.iter().map(|r| ModuleReloc::from_mach_reloc(r, &context.func, id)).collect();
     let mut function = MachineFunction { epilogue, align, code: compiled.code_buffer().to_vec(), relocs };
+    let kind = with_leaves.map_or("", Target::name);
     for (n, leaf) in leaves.iter().enumerate() {
-        text.push_str(&format!("\n  ; leaf {n}: {} bytes of AVX-512 code", leaf.len()));
+        text.push_str(&format!("\n  ; leaf {n}: {} bytes of {kind} code", leaf.len()));
     }
     attach(&mut function, &leaves);
     Ok((function, text))

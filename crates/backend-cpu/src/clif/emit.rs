@@ -15,9 +15,10 @@ use ir_core::{Atom, DType, EntityId, SymExpr, SymId};
 use kernel_ir::{AccId, BufId, ScalarOp, Val};
 use rustc_hash::FxHashMap;
 
-use super::leaf::{LEAF_LANES, Placed};
+use super::leaf::Placed;
 use super::reduce::Acc;
 use super::values::{Class, Vals};
+use crate::leaf::Target;
 use crate::vir::{self, Dim, VInst, VKernel, VKind, VStage};
 
 /// Properties of the processor.
@@ -25,8 +26,8 @@ pub(super) struct Machine {
     pub(super) fma: bool,
     pub(super) pointer: Type,
     pub(super) conv: CallConv,
-    /// Innermost loops may be AVX-512 code of their own (`leaf`).
-    pub(super) leaves: bool,
+    /// Innermost loops may be wide code of their own (`leaf`), for this target.
+    pub(super) leaves: Option<Target>,
 }
 
 /// A function that is emitted.
@@ -353,8 +354,9 @@ impl<'f, 'k> Emit<'f, 'k> {
         }
         let accs = reduced(stage);
         let blocked = self.cut_of_stage().map(|c| c.accs).unwrap_or_default();
+        let leaf = stage.loops.last().and_then(|_| self.leaf_of_stage());
         let widths = match stage.loops.last() {
-            Some(_) if self.leaf_of_stage().is_some() => vec![LEAF_LANES],
+            Some(_) if leaf.is_some() => leaf.iter().map(|l| l.lanes()).collect(),
             Some(d) if inner && stage.vector => self.widths(&d.extent),
             _ => vec![self.width],
         };

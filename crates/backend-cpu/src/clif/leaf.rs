@@ -1,4 +1,4 @@
-//! Calls of leaves: innermost loops that `evex` compiles to AVX-512 code. Here are the choice whether a loop is one, and the
+//! Calls of leaves: innermost loops that [`crate::leaf`] compiles to wide code. Here are the choice whether a loop is one, and the
 //! block of arguments: addresses, values that do not vary, and accumulators.
 
 use std::rc::Rc;
@@ -15,11 +15,9 @@ use super::check::MASKED;
 use super::emit::Emit;
 use super::host;
 use super::values::{Class, Vals};
-use crate::evex::{self, Input, Leaf, STEP, Turn, accumulators_at};
+use crate::leaf::{self, Input, Leaf, Turn, accumulators_at};
 use crate::vir::{Dim, VKind};
 
-/// Lanes of a leaf's accumulators.
-pub(super) const LEAF_LANES: u32 = STEP;
 /// Loops of fewer points are emitted in place: a call would take longer than they do.
 const FEWEST: i64 = 16;
 
@@ -31,18 +29,27 @@ pub(super) struct Placed {
     block: StackSlot,
 }
 
+impl Placed {
+    /// Lanes of its accumulators, the points of one step.
+    pub(super) fn lanes(&self) -> u32 {
+        self.leaf.target.step()
+    }
+    /// Points of a turn.
+    fn turn(&self) -> u32 {
+        self.leaf.machine.unroll * self.lanes()
+    }
+}
+
 impl<'k> Emit<'_, 'k> {
     /// The leaf of a loop over `axis` around the bodies of `stages`, if it can be one.
     pub(super) fn leaf_of(&mut self, stages: &[usize], axis: &Dim) -> Option<Rc<Placed>> {
         let short = axis.extent.as_const().is_some_and(|n| n < FEWEST);
-        if !self.cx.leaves || stages.is_empty() || short {
-            return None;
-        }
+        let target = self.cx.leaves.filter(|_| !stages.is_empty() && !short)?;
         let key = (stages.to_vec(), axis.var);
         if let Some(known) = self.leaves.get(&key) {
             return known.clone();
         }
-        let made = evex::leaf(self.kernel, stages, axis.var).map(|mut leaf| {
+        let made = leaf::leaf(target, self.kernel, stages, axis.var).map(|mut leaf| {
             let number = self.leaf_codes.len() as u32;
             self.leaf_codes.push(std::mem::take(&mut leaf.machine.code));
             let data = StackSlotData::new(StackSlotKind::ExplicitSlot, leaf.machine.bytes + 64, 4);
@@ -62,7 +69,7 @@ impl<'k> Emit<'_, 'k> {
     /// Lanes of the widest body of the present stage, all steps of a turn together.
     pub(super) fn stage_lanes(&mut self) -> u32 {
         match self.leaf_of_stage() {
-            Some(placed) => placed.leaf.machine.unroll * STEP,
+            Some(placed) => placed.turn(),
             None => self.full_width(),
         }
     }
@@ -81,15 +88,15 @@ impl<'k> Emit<'_, 'k> {
         let inner = self.axis_is_inner() && depth > 0;
         let cut = if inner { self.cut_of_stage().filter(|c| c.level + 1 == depth) } else { None };
         let Some(cut) = cut else { return self.leaf_rows(placed, stages, axis.var, (lo, hi)) };
-        let points = cut.turns * i64::from(placed.leaf.machine.unroll * STEP);
+        let points = cut.turns * i64::from(placed.turn());
         self.counted(lo, hi, points, &mut |e, first| {
             let last = e.b.ins().iadd_imm_s(first, points);
             let last = e.b.ins().smin(last, hi);
-            e.width = LEAF_LANES;
+            e.width = placed.lanes();
             e.each_partial(&cut, Emit::open_block);
             e.width = 1;
             e.call_leaf(placed, stages, axis.var, (first, last));
-            e.width = LEAF_LANES;
+            e.width = placed.lanes();
             e.each_partial(&cut, Emit::close_block);
             e.width = 1;
         });
@@ -134,13 +141,13 @@ impl<'k> Emit<'_, 'k> {
         let call = self.b.ins().call(function, &[block, count]);
         if let Some(lists) = lists {
             let outcome = self.b.inst_results(call)[0];
-            self.end_where_failed(outcome, block, lists);
+            self.end_where_failed(outcome, (block, lists), placed.lanes());
         }
         self.take_accumulators(placed, block);
     }
 
     /// Reports a failed check of a leaf, and ends the function.
-    fn end_where_failed(&mut self, outcome: Value, block: Value, lists: u32) {
+    fn end_where_failed(&mut self, outcome: Value, (block, lists): (Value, u32), step: u32) {
         let (cold, fine) = (self.b.create_block(), self.b.create_block());
         self.b.set_cold_block(cold);
         self.b.ins().brif(outcome, cold, &[], fine, &[]);
@@ -149,7 +156,7 @@ impl<'k> Emit<'_, 'k> {
         self.b.switch_to_block(cold);
         let lanes = self.b.ins().iadd_imm_s(block, i64::from(lists));
         let site = self.b.ins().iadd_imm_s(outcome, -1);
-        self.report(lanes, site, u64::from(STEP) | MASKED);
+        self.report(lanes, site, u64::from(step) | MASKED);
         self.b.ins().return_(&[]);
         self.b.switch_to_block(fine);
     }
@@ -162,7 +169,7 @@ impl<'k> Emit<'_, 'k> {
         let source = &self.kernel.stages[stage];
         let checks = source.insts.iter().any(|i| !i.varies && matches!(i.kind, VKind::Check { .. }));
         if checks && !placed.leaf.moving.contains_key(&stage) {
-            turns.extend(0..if placed.leaf.whole { evex::turns(source).unwrap_or(1) } else { 1 });
+            turns.extend(0..if placed.leaf.whole { leaf::turns(source).unwrap_or(1) } else { 1 });
         }
         turns.sort_unstable();
         turns.dedup();
@@ -181,7 +188,7 @@ impl<'k> Emit<'_, 'k> {
         }
         for number in turns {
             if placed.leaf.whole {
-                for (var, x) in evex::variables(&self.kernel.stages[stage], number) {
+                for (var, x) in leaf::variables(&self.kernel.stages[stage], number) {
                     self.loops[var as usize] = self.b.ins().iconst(I64, x);
                 }
             }
@@ -222,17 +229,18 @@ impl<'k> Emit<'_, 'k> {
     /// Offsets of the registers of each accumulator, as Cranelift's vectors of 16 bytes.
     fn accumulator_offsets(placed: &Placed) -> Vec<(kernel_ir::AccId, Class, i32)> {
         let mut at = accumulators_at(placed.leaf.inputs.len() as u32) as i32;
+        let bytes = placed.leaf.target.bytes() as i32;
         let all = placed.leaf.accumulators.iter();
         all.map(|(acc, class)| {
             let first = at;
-            at += if class.wide() { 128 } else { 64 };
+            at += if class.wide() { 2 * bytes } else { bytes };
             (*acc, *class, first)
         })
         .collect()
     }
 
     fn pass_accumulators(&mut self, placed: &Placed, block: Value) {
-        self.width = LEAF_LANES;
+        self.width = placed.lanes();
         for (acc, _, at) in Self::accumulator_offsets(placed) {
             let parts = self.partial(acc);
             for (n, x) in parts.into_iter().enumerate() {
@@ -243,7 +251,7 @@ impl<'k> Emit<'_, 'k> {
     }
 
     fn take_accumulators(&mut self, placed: &Placed, block: Value) {
-        self.width = LEAF_LANES;
+        self.width = placed.lanes();
         for (acc, class, at) in Self::accumulator_offsets(placed) {
             let ty = self.reg_type(class);
             let load = |n: usize| at + n as i32 * 16;

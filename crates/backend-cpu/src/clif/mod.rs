@@ -1,5 +1,5 @@
 //! Vector IR to machine code through Cranelift: 128-bit vectors of every architecture that Cranelift has, scalar code for
-//! tails, and calls of leaves (`evex`) where innermost loops are wider. One function per kernel or epilogue; see `emit` for its shape. Knows no executor.
+//! tails, and calls of leaves (`leaf`) where innermost loops are wider. One function per kernel or epilogue; see `emit` for its shape. Knows no executor.
 
 mod blocks;
 mod calls;

@@ -92,8 +92,16 @@ pub(crate) trait Lanes {
         let zero = self.i32(ROUND.to_bits() as i32);
         (rounded, self.isub(bits, zero))
     }
-    /// `v * 2^n` for |n| < 254, through two factors so that denormal and infinite results are right.
+    /// `v * 2^n` for |n| < 254, also where the result is denormal or infinite.
     fn scale(&mut self, v: Self::V, n: Self::V) -> Self::V {
+        self.scale_in_two(v, n)
+    }
+    /// `v * 2^n` where the result is neither denormal nor infinite.
+    fn scale_bounded(&mut self, v: Self::V, n: Self::V) -> Self::V {
+        self.scale_exponent(v, n)
+    }
+    /// [`Lanes::scale`] through two factors, so that denormal and infinite results are right.
+    fn scale_in_two(&mut self, v: Self::V, n: Self::V) -> Self::V {
         let half = self.sshr(n, 1);
         let rest = self.isub(n, half);
         let mut v = v;
@@ -106,8 +114,8 @@ pub(crate) trait Lanes {
         }
         v
     }
-    /// `v * 2^n` where the result is neither denormal nor infinite: the exponent is added to the bits.
-    fn scale_bounded(&mut self, v: Self::V, n: Self::V) -> Self::V {
+    /// [`Lanes::scale_bounded`] by adding to the exponent's bits.
+    fn scale_exponent(&mut self, v: Self::V, n: Self::V) -> Self::V {
         let n = self.shl(n, 23);
         let bits = self.as_i32(v);
         let bits = self.iadd(bits, n);

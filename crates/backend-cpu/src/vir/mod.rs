@@ -3,7 +3,7 @@
 //! the loop is wide, any other is one scalar.
 //!
 //! This is the boundary between the meaning of a kernel and its execution: `lower` creates it from kernel-ir, `clif` turns
-//! it into 128-bit Cranelift code, and `evex` takes innermost loops to 512-bit code. This is not a general IR: it has no control flow but the loops.
+//! it into 128-bit Cranelift code, and `leaf` takes innermost loops to code of 512 or 256 bits. This is not a general IR: it has no control flow but the loops.
 
 mod axis;
 mod class;

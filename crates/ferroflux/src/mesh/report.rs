@@ -60,7 +60,7 @@ pub struct LaidOut {
 pub fn layout(program: &Program, mesh: &Mesh, plan: Option<&Plan>, costs: &Costs) -> Result<LaidOut, Error> {
     let graph = program.through(StageId::Optimized, &Cx::inference()?)?;
     let usual = Plan::usual(mesh);
-    let fixed = plan.unwrap_or(&usual).resolve(&graph, &graph, mesh)?;
+    let fixed = plan.unwrap_or(&usual).resolve(&graph, &graph, mesh, costs)?;
     let layout = propagate(&graph, mesh, &fixed, costs)?;
     let local = localize(&graph, mesh, &layout, &mesh.coordinates(0))?;
     let mut found = LaidOut::default();

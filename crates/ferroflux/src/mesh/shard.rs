@@ -66,8 +66,9 @@ impl MeshOptions {
     pub(crate) fn shard(&self, graph: &Graph, forward: &Graph) -> Result<Sharded, Error> {
         let _span = info_span!("shard").entered();
         let mesh = self.member.mesh();
-        let fixed = self.whole_plan(mesh)?.resolve(graph, forward, mesh)?;
-        let layout = propagate(graph, mesh, &fixed, &Costs::default())?;
+        let costs = Costs::default();
+        let fixed = self.whole_plan(mesh)?.resolve(graph, forward, mesh, &costs)?;
+        let layout = propagate(graph, mesh, &fixed, &costs)?;
         for (node, target, why) in &layout.gathered {
             tracing::info!(target: "sharding", node, target, "runs on whole tensors: {why}");
         }

@@ -38,5 +38,6 @@ mod threads;
 mod together;
 mod transforms;
 mod verify;
+mod vocabulary;
 mod weight_only;
 mod wide_loops;

@@ -16,7 +16,7 @@ const ENGINE: &str = "FERROFLUX_TEST_ENGINE";
 const BACKEND: &str = "FERROFLUX_TEST_BACKEND";
 
 /// Runs `body` as every rank of a mesh, each in a thread; as one of them where this process is one.
-fn on_mesh<R: Send>(mesh: &str, name: &str, body: impl Fn(&Member) -> R + Sync) -> Vec<R> {
+pub(crate) fn on_mesh<R: Send>(mesh: &str, name: &str, body: impl Fn(&Member) -> R + Sync) -> Vec<R> {
     let mesh: Mesh = mesh.parse().unwrap();
     if let (Some(place), Ok(engine)) = (Place::from_environment(), std::env::var(ENGINE)) {
         if place.size != mesh.ranks() {
@@ -42,12 +42,12 @@ fn on_mesh<R: Send>(mesh: &str, name: &str, body: impl Fn(&Member) -> R + Sync) 
     })
 }
 
-fn alone() -> Options {
+pub(crate) fn alone() -> Options {
     Options::new().threads(1).cache(Cache::Off).seed(3)
 }
 
 /// As a rank of a mesh.
-fn as_rank(member: &Member) -> Options {
+pub(crate) fn as_rank(member: &Member) -> Options {
     let options = alone().mesh(member);
     match std::env::var(BACKEND) {
         Ok(backend) if Place::from_environment().is_some() => options.backend(backend),
@@ -56,7 +56,7 @@ fn as_rank(member: &Member) -> Options {
 }
 
 /// Weights that an archive lacks, by a formula.
-struct Filled;
+pub(crate) struct Filled;
 
 impl ferroflux::WeightSource for Filled {
     fn tensor(&self, weight: &ferroflux::Weight) -> Result<Option<Tensor>, String> {
@@ -92,7 +92,7 @@ fn inputs(program: &Program) -> Vec<Tensor> {
 }
 
 /// Differences relative to the largest magnitude, or to `floor` where that is larger.
-fn assert_close(what: &str, got: &Tensor, expected: &Tensor, (tolerance, floor): (f64, f64)) {
+pub(crate) fn assert_close(what: &str, got: &Tensor, expected: &Tensor, (tolerance, floor): (f64, f64)) {
     assert_eq!((got.dtype(), got.sizes()), (expected.dtype(), expected.sizes()), "{what}");
     let largest = expected.iter_f64().fold(floor, |a: f64, b| a.max(b.abs()));
     for (i, (g, e)) in got.iter_f64().zip(expected.iter_f64()).enumerate() {
@@ -156,17 +156,28 @@ fn assert_bounded(what: &str, got: &Tensor, expected: &Tensor, most: f64) {
 fn training_on_meshes(name: &str, train: &TrainOptions, normalised: bool) {
     let Some(program) = golden(name) else { return };
     let given = inputs(&program);
+    trains_alike(name, (&program, &given), train, normalised, &MESHES);
+}
+
+/// Four training steps on meshes, against the same on one rank: losses, and the weights behind them.
+pub(crate) fn trains_alike(
+    name: &str,
+    (program, given): (&Program, &[Tensor]),
+    train: &TrainOptions,
+    normalised: bool,
+    meshes: &[&str],
+) {
     let run = |options: &Options| {
         let mut step = program.train_step(train, options).unwrap_or_else(|e| panic!("{name}: {e}"));
         let losses: Vec<f64> =
-            (0..4).map(|_| step.step(&given, RATE).unwrap_or_else(|e| panic!("{e}")).loss).collect();
+            (0..4).map(|_| step.step(given, RATE).unwrap_or_else(|e| panic!("{e}")).loss).collect();
         (losses, step.weights().unwrap())
     };
     let (expected, weights) = run(&alone());
     // An update by SGD is as small as the gradient is: it is judged as any other.
-    let noise = if normalised { noise(&program, &given) } else { Vec::new() };
+    let noise = if normalised { noise(program, given) } else { Vec::new() };
     assert!(noise.len() * 10 <= weights.len(), "{name}: most parameters would not be judged: {noise:?}");
-    for mesh in MESHES {
+    for mesh in meshes.iter().copied() {
         let all = on_mesh(mesh, &format!("train {name} {normalised}"), |member| run(&as_rank(member)));
         for (rank, (losses, own)) in all.iter().enumerate() {
             for (l, e) in losses.iter().zip(&expected) {

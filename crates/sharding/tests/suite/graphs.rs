@@ -58,7 +58,7 @@ fn random_call(rng: &mut Rng, b: &mut Builder<'_>, values: &[ValueId]) -> Result
     let sizes = b.sizes(x)?;
     let rank = sizes.len();
     let dim = rng.below(rank);
-    match rng.below(12) {
+    match rng.below(15) {
         0 => b.add(x, y),
         1 => b.mul(x, y),
         2 => b.sub(x, 0.5),
@@ -95,8 +95,30 @@ fn random_call(rng: &mut Rng, b: &mut Builder<'_>, values: &[ValueId]) -> Result
         }
         10 if rank > 0 => b.call1("prims.cumsum", vec![x.into(), (dim as i64).into()]),
         11 if rank > 0 => b.call1("prims.cat", vec![Arg::values([x, x]), (dim as i64).into()]),
+        12 if rank > 0 => {
+            let places = random_places(rng, b, &sizes[dim])?;
+            b.call1("prims.index", vec![x.into(), Arg::values([places]), (dim as i64).into()])
+        }
+        13 if rank > 0 => {
+            let places = random_places(rng, b, &sizes[dim])?;
+            let indices = Arg::values([places]);
+            let read = b.call1("prims.index", vec![x.into(), indices.clone(), (dim as i64).into()])?;
+            let mode = *rng.pick(&["add", "amax"]);
+            b.call1("prims.index_put", vec![x.into(), indices, (dim as i64).into(), read.into(), mode.into()])
+        }
+        14 if rank > 0 => {
+            let place = b.call1("prims.argmax", vec![x.into(), [dim as i64].as_slice().into()])?;
+            b.cast(place, DType::F64)
+        }
         _ => b.neg(x),
     }
+}
+
+/// Indices of a dimension, some of them several times.
+fn random_places(rng: &mut Rng, b: &mut Builder<'_>, size: &SymExpr) -> Result<ValueId, prims::OpError> {
+    let (count, step) = (1 + rng.below(7) as i64, 1 + rng.below(5) as i64);
+    let line = b.call1("prims.iota", vec![count.into(), 0i64.into(), step.into(), DType::I64.into()])?;
+    b.rem(line, size.clone())
 }
 
 /// Random placements of inputs and outputs.
@@ -198,7 +220,7 @@ graph \"mlp\" {
 
 fn exchanges(text: &str, mesh: &str, plan: &Plan) -> Vec<(String, Kind)> {
     let (graph, mesh): (Graph, Mesh) = (text.parse().unwrap(), mesh.parse().unwrap());
-    let fixed = plan.resolve(&graph, &graph, &mesh).unwrap();
+    let fixed = plan.resolve(&graph, &graph, &mesh, &Costs::default()).unwrap();
     let layout = propagate(&graph, &mesh, &fixed, &Costs::default()).unwrap();
     let local = localize(&graph, &mesh, &layout, &mesh.coordinates(1)).unwrap();
     local.exchanges.into_iter().map(|e| (e.value, e.kind)).collect()
@@ -210,7 +232,7 @@ fn a_pair_of_products_takes_one_sum() {
     let plan = Plan::usual(&mesh);
     assert_eq!(exchanges(MLP, "tp=2", &plan), [("y".to_owned(), Kind::AllReduce)]);
     let graph: Graph = MLP.parse().unwrap();
-    let fixed = plan.resolve(&graph, &graph, &mesh).unwrap();
+    let fixed = plan.resolve(&graph, &graph, &mesh, &Costs::default()).unwrap();
     let of = |name: &str| {
         let (v, _, _) = graph.inputs().find(|(_, _, n)| *n == name).unwrap();
         fixed.values.get(&v).cloned()
@@ -254,7 +276,7 @@ fn a_fused_weight_is_split_by_its_sections_and_a_cache_by_heads() {
     let (graph, mesh): (Graph, Mesh) = (FUSED.parse().unwrap(), "tp=2".parse().unwrap());
     let plan = Plan::usual(&mesh);
     assert_eq!(exchanges(FUSED, "tp=2", &plan), [("y".to_owned(), Kind::AllReduce)]);
-    let fixed = plan.resolve(&graph, &graph, &mesh).unwrap();
+    let fixed = plan.resolve(&graph, &graph, &mesh, &Costs::default()).unwrap();
     let sections = Placement::sectioned(0, [8, 4, 4].map(SymExpr::from_i64).to_vec());
     for (name, placement) in
         [("qkv.weight", sections), ("out.weight", Placement::shard(1)), ("keys", Placement::shard(1))]
@@ -276,7 +298,7 @@ fn a_fused_weight_is_split_by_its_sections_and_a_cache_by_heads() {
     }
     // Three ranks would not have equal shares of the heads.
     let three: Mesh = "tp=3".parse().unwrap();
-    assert!(plan.resolve(&graph, &graph, &three).unwrap().values.is_empty());
+    assert!(plan.resolve(&graph, &graph, &three, &Costs::default()).unwrap().values.is_empty());
 }
 
 #[test]
@@ -284,7 +306,7 @@ fn a_plan_may_name_sections() {
     let (graph, mesh): (Graph, Mesh) = (MLP.parse().unwrap(), "tp=2".parse().unwrap());
     let parsed = |text: &str| -> Result<Option<Vec<Option<Placement>>>, sharding::ShardingError> {
         let plan = Plan::parse(&format!("[placements]\n\"up.weight\" = \"{text}\""))?;
-        let fixed = plan.resolve(&graph, &graph, &mesh)?;
+        let fixed = plan.resolve(&graph, &graph, &mesh, &Costs::default())?;
         propagate(&graph, &mesh, &fixed, &Costs::default())?;
         let (v, _, _) = graph.inputs().find(|(_, _, n)| *n == "up.weight").unwrap();
         Ok(fixed.values.get(&v).cloned())
@@ -338,7 +360,7 @@ fn a_batch_in_the_second_place_takes_no_other_exchange() {
     let (graph, mesh): (Graph, Mesh) = (BATCH_SECOND.parse().unwrap(), "dp=2".parse().unwrap());
     let plan = Plan::usual(&mesh);
     assert_eq!(exchanges(BATCH_SECOND, "dp=2", &plan), [("y".to_owned(), Kind::AllGather)]);
-    let fixed = plan.resolve(&graph, &graph, &mesh).unwrap();
+    let fixed = plan.resolve(&graph, &graph, &mesh, &Costs::default()).unwrap();
     let layout = propagate(&graph, &mesh, &fixed, &Costs::default()).unwrap();
     let input = |name: &str| {
         let sizes: &[usize] = match name {
@@ -362,7 +384,9 @@ fn a_batch_in_the_second_place_takes_no_other_exchange() {
 fn what_a_plan_names_must_exist() {
     let graph: Graph = MLP.parse().unwrap();
     let mesh: Mesh = "dp=2".parse().unwrap();
-    let resolve = |text: &str| Plan::parse(text).and_then(|p| p.resolve(&graph, &graph, &mesh)).map(drop);
+    let resolve = |text: &str| {
+        Plan::parse(text).and_then(|p| p.resolve(&graph, &graph, &mesh, &Costs::default())).map(drop)
+    };
     assert!(resolve("[placements]\n\"*.weight\" = \"dp=S(0)\"").is_ok());
     let wrong = resolve("[placements]\n\"*.bias\" = \"dp=S(0)\"").unwrap_err().to_string();
     assert!(wrong.contains("*.bias"), "{wrong}");
@@ -370,7 +394,7 @@ fn what_a_plan_names_must_exist() {
     assert!(wrong.contains("no axis `tp`"), "{wrong}");
     let mut plan = Plan::default();
     plan.place("x", "dp=S(2)").unwrap();
-    let fixed = plan.resolve(&graph, &graph, &mesh).unwrap();
+    let fixed = plan.resolve(&graph, &graph, &mesh, &Costs::default()).unwrap();
     let wrong = propagate(&graph, &mesh, &fixed, &Costs::default()).unwrap_err().to_string();
     assert!(wrong.contains("`x`") && wrong.contains("not possible"), "{wrong}");
 }
@@ -406,7 +430,7 @@ fn symbolic_and_uneven_sizes() {
         ("a=2,b=2", "[placements]\nx = \"a=S(0), b=S(0)\""),
     ] {
         let mesh: Mesh = mesh.parse().unwrap();
-        let fixed = Plan::parse(plan).unwrap().resolve(&graph, &graph, &mesh).unwrap();
+        let fixed = Plan::parse(plan).unwrap().resolve(&graph, &graph, &mesh, &Costs::default()).unwrap();
         let layout = propagate(&graph, &mesh, &fixed, &Costs::default()).unwrap();
         for (batch, length) in [(1, 1), (2, 3), (5, 7), (4, 2), (7, 1)] {
             let input = |name: &str| {
@@ -425,4 +449,112 @@ fn symbolic_and_uneven_sizes() {
             }
         }
     }
+}
+
+/// Scores of a vocabulary of 101 words and the most likely one.
+const SCORES: &str = "fx 1.0
+graph \"scores\" {
+  %x: f32[6, 4] = input \"x\"
+  %w: f32[101, 4] = parameter \"head.weight\"
+
+  %t: f32[4, 101] = prims.permute(%w, [1, 0])
+  %s: f32[6, 101] = prims.matmul(%x, %t)
+  %y: i64[6] = prims.argmax(%s, [1])
+  return %y
+}
+";
+
+/// Where ranks exchange bytes and no calls are saved, the positions of the largest scores take two numbers a row: the score and the
+/// position. Ties and `NaN` are as on whole tensors.
+#[test]
+fn the_most_likely_word_of_a_vocabulary_in_parts() {
+    let graph: Graph = SCORES.parse().unwrap();
+    let mut plan = Plan::default();
+    plan.place("head.weight", "tp=S(0)").unwrap();
+    for (mesh, ranks) in [("tp=2", 2.0), ("tp=4", 4.0), ("tp=5", 5.0)] {
+        let mesh: Mesh = mesh.parse().unwrap();
+        let costs = Costs::default().without_latency(&mesh);
+        let fixed = plan.resolve(&graph, &graph, &mesh, &costs).unwrap();
+        let layout = propagate(&graph, &mesh, &fixed, &costs).unwrap();
+        let local = localize(&graph, &mesh, &layout, &mesh.coordinates(1)).unwrap();
+        let found: Vec<(Kind, f64)> = local.exchanges.iter().map(|e| (e.kind, e.bytes)).collect();
+        let sent = |bytes: f64| 2.0 * (ranks - 1.0) / ranks * bytes;
+        assert_eq!(found, [(Kind::AllReduce, sent(24.0)), (Kind::AllReduce, sent(48.0))], "{}", local.graph);
+        let input = |name: &str| {
+            if name == "x" {
+                let rows = [
+                    [1.0f32, 0.0, 0.0, 0.0],
+                    [0.0, 1.0, 0.0, 0.0],
+                    [0.0, 0.0, 1.0, 0.0],
+                    [0.0, 0.0, 0.0, 0.0],
+                    [-1.0, 0.0, 0.0, 0.0],
+                    [0.0, 0.0, 0.0, 1.0],
+                ];
+                return Tensor::from_vec(rows.concat(), &[6, 4]).unwrap();
+            }
+            // The largest first scores stand in several parts, the third one is nowhere a number but at its end.
+            let word = |n: usize| [(n % 4) as f32, n as f32, -(n as f32), ((n * 7) % 101) as f32];
+            Tensor::from_vec((0..101).flat_map(word).collect(), &[101, 4]).unwrap()
+        };
+        let nan = |name: &str| {
+            let whole = input(name);
+            if name == "x" {
+                return whole;
+            }
+            let mut data = whole.to_vec::<f32>().unwrap();
+            data[90 * 4 + 3] = f32::NAN;
+            Tensor::from_vec(data, &[101, 4]).unwrap()
+        };
+        for given in [&input as &dyn Fn(&str) -> Tensor, &nan] {
+            let expected = interp::run(&graph, &[given("x"), given("head.weight")]).unwrap();
+            for got in ranks::run(&graph, &mesh, &layout, given, &Symbols::new()) {
+                ranks::assert_close("words", &got[0], &expected[0], 0.0, 1e-30);
+            }
+        }
+    }
+}
+
+/// A table of which rows are read, and a product with the same one or with another: what `tp:auto` makes of them by their sizes.
+fn language_model(words: i64, width: i64, tokens: i64, tied: bool) -> String {
+    let head = if tied { "" } else { &format!("  %h: f32[{words}, {width}] = parameter \"head\"\n") };
+    let last = if tied { "e" } else { "h" };
+    format!(
+        "fx 1.0\ngraph \"lm\" {{\n  %e: f32[{words}, {width}] = parameter \"embed\"\n{head}  %i: i64[{tokens}] = input \"i\"\n\n  \
+         %x: f32[{tokens}, {width}] = prims.index(%e, [%i], 0)\n  %y: f32[{tokens}, {width}] = prims.tanh(%x)\n  \
+         %t: f32[{width}, {words}] = prims.permute(%{last}, [1, 0])\n  \
+         %s: f32[{tokens}, {words}] = prims.matmul(%y, %t)\n  return %s\n}}\n"
+    )
+}
+
+#[test]
+fn tables_are_split_where_that_costs_less() {
+    let placed = |text: &str, mesh: &str| -> Vec<(String, Option<Placement>)> {
+        let (graph, mesh): (Graph, Mesh) = (text.parse().unwrap(), mesh.parse().unwrap());
+        let fixed = Plan::usual(&mesh).resolve(&graph, &graph, &mesh, &Costs::default()).unwrap();
+        let parameters = graph.inputs().filter(|(_, kind, _)| *kind == InputKind::Parameter);
+        parameters
+            .map(|(v, _, name)| (name.to_owned(), fixed.values.get(&v).and_then(|f| f[0].clone())))
+            .collect()
+    };
+    let one = |name: &str, dim: Option<usize>| (name.to_owned(), dim.map(Placement::shard));
+    // One token: the scores are few bytes beside the weight that a rank need not read.
+    let found = placed(&language_model(50257, 768, 1, false), "tp=4");
+    assert_eq!(found, [one("embed", Some(0)), one("head", Some(0))]);
+    assert_eq!(placed(&language_model(50257, 768, 1, true), "tp=4"), [one("embed", Some(0))]);
+    // Of many rows the parts are half the bytes of the summands.
+    assert_eq!(placed(&language_model(50257, 768, 1024, false), "tp=4")[0], one("embed", Some(1)));
+    // Many scores of narrow rows are dearer to gather than to compute.
+    let found = placed(&language_model(50257, 16, 4096, false), "tp=2");
+    assert_eq!(found[1], one("head", None));
+    // Fewer words than ranks, or a rank without any.
+    assert_eq!(placed(&language_model(3, 4096, 1, true), "tp=4"), [one("embed", Some(1))]);
+    let mut plan = Plan::usual(&"tp=2".parse().unwrap());
+    plan.place("embed", "tp=R").unwrap();
+    let (graph, mesh): (Graph, Mesh) =
+        (language_model(50257, 768, 1, true).parse().unwrap(), "tp=2".parse().unwrap());
+    let fixed = plan.resolve(&graph, &graph, &mesh, &Costs::default()).unwrap();
+    assert!(
+        fixed.values.values().flatten().flatten().all(|p| *p == Placement::Replicate),
+        "what a user fixes stays"
+    );
 }

@@ -55,7 +55,7 @@ fn check(name: &str, mesh: &str) {
     let expected = interp::run(&graph, &list).unwrap();
     let mesh: Mesh = mesh.parse().unwrap();
     let plan = Plan::usual(&mesh);
-    let fixed = plan.resolve(&graph, &forward, &mesh).unwrap();
+    let fixed = plan.resolve(&graph, &forward, &mesh, &Costs::default()).unwrap();
     let layout = propagate(&graph, &mesh, &fixed, &Costs::default()).unwrap();
     let split = fixed.values.len();
     let local = sharding::localize(&graph, &mesh, &layout, &mesh.coordinates(0)).unwrap();

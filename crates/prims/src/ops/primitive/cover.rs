@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use crate::builder::tensor;
 use crate::ops::primitive::movement::{check_lengths, pick};
 use crate::ops::shardings;
-use crate::shard_rule::{LocalArgs, ShardRule};
+use crate::shard_rule::{LocalForm, ShardRule};
 use crate::{
     Autocast, BatchRule, Call, ComplexRule, Grad, Kind, LoopCx, Lower, MetaCx, OpDef, OpError, RefCall,
     RefOut, Reference, Tolerance,
@@ -30,7 +30,7 @@ pub(in crate::ops) const OPS: &[OpDef] = &[OpDef {
         lower: Lower::Loop(lower_cover),
         complex: ComplexRule::Parts,
         batch: BatchRule::Leading,
-        shard: ShardRule::Ways(shardings::movement::cover, LocalArgs::Same),
+        shard: ShardRule::Ways(shardings::movement::cover, LocalForm::Same),
         reference: Reference::Fn(ref_cover),
     },
     grad: Grad::Rule(crate::ops::gradients::movement::cover),

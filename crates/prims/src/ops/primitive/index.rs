@@ -13,7 +13,7 @@ use crate::builder::tensor;
 use crate::ops::primitive::movement::pick;
 use crate::ops::shapes::shape::for_each_index;
 use crate::ops::shardings;
-use crate::shard_rule::{LocalArgs, Passes, ShardRule};
+use crate::shard_rule::{LocalForm, Passes, ShardRule};
 use crate::{
     Autocast, BatchRule, Call, ComplexRule, Grad, Kind, LoopCx, Lower, MetaCx, OpDef, OpError, RefCall,
     RefOut, Reference, ScatterSpec, Tolerance,
@@ -32,7 +32,10 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
             lower: Lower::Loop(lower_gather),
             complex: ComplexRule::Parts,
             batch: BatchRule::Shift(&["dim"]),
-            shard: ShardRule::Ways(shardings::indexing::gather, LocalArgs::Same),
+            shard: ShardRule::Ways(
+                shardings::indexing::gather,
+                LocalForm::Calls(shardings::indexing::local_gather),
+            ),
             reference: Reference::Fn(ref_gather),
         },
         grad: Grad::Rule(crate::ops::gradients::index::gather),
@@ -53,7 +56,10 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
             lower: Lower::Loop(lower_index),
             complex: ComplexRule::Parts,
             batch: BatchRule::Rule(crate::ops::batches::rules::index),
-            shard: ShardRule::Ways(shardings::indexing::index, LocalArgs::Same),
+            shard: ShardRule::Ways(
+                shardings::indexing::index,
+                LocalForm::Calls(shardings::indexing::local_index),
+            ),
             reference: Reference::Fn(ref_index),
         },
         grad: Grad::Rule(crate::ops::gradients::index::index),
@@ -77,7 +83,10 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
             lower: Lower::Scatter { source: "src", rule: lower_scatter },
             complex: ComplexRule::Rule(crate::ops::complex_numbers::prims::scatter),
             batch: BatchRule::Shift(&["dim"]),
-            shard: ShardRule::Ways(shardings::indexing::scatter, LocalArgs::Same),
+            shard: ShardRule::Ways(
+                shardings::indexing::scatter,
+                LocalForm::Calls(shardings::indexing::local_scatter),
+            ),
             reference: Reference::Fn(ref_scatter),
         },
         grad: Grad::Rule(crate::ops::gradients::index::scatter),
@@ -100,7 +109,10 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
             lower: Lower::Scatter { source: "values", rule: lower_index_put },
             complex: ComplexRule::Rule(crate::ops::complex_numbers::prims::index_put),
             batch: BatchRule::Rule(crate::ops::batches::rules::index_put),
-            shard: ShardRule::Ways(shardings::indexing::index_put, LocalArgs::Same),
+            shard: ShardRule::Ways(
+                shardings::indexing::index_put,
+                LocalForm::Calls(shardings::indexing::local_index_put),
+            ),
             reference: Reference::Fn(ref_index_put),
         },
         grad: Grad::Rule(crate::ops::gradients::index::index_put),
@@ -358,7 +370,8 @@ fn ref_index(c: &RefCall<'_>) -> Result<RefOut, OpError> {
     pick(c, a, Scalar::Bool(false), |at| Some(places.of(at)))
 }
 
-fn reduce_of(mode: &str) -> Option<Option<ReduceOp>> {
+/// The reduction of a mode; `None` within where it writes.
+pub(in crate::ops) fn reduce_of(mode: &str) -> Option<Option<ReduceOp>> {
     Some(match mode {
         "write" => None,
         "add" => Some(ReduceOp::Sum),

@@ -15,7 +15,7 @@ use crate::builder::tensor;
 use crate::ops::primitive::linalg_grad as grad;
 use crate::ops::primitive::linalg_run::run_linalg;
 use crate::ops::shardings;
-use crate::shard_rule::{LocalArgs, ShardRule};
+use crate::shard_rule::{LocalForm, ShardRule};
 use crate::split_complex::by_buffers;
 use crate::{
     Autocast, BatchRule, Builder, Call, ComplexCall, ComplexRule, Grad, Kind, Lower, LowerCall, MetaCx,
@@ -36,7 +36,7 @@ macro_rules! routine {
                 }),
                 complex: ComplexRule::Rule(interleaved),
                 batch: BatchRule::Leading,
-                shard: ShardRule::Ways(shardings::templates::matrices, LocalArgs::Same),
+                shard: ShardRule::Ways(shardings::templates::matrices, LocalForm::Same),
                 reference: Reference::Fn(|c| {
                     let op: fn(&RefCall<'_>) -> Result<LinalgOp, OpError> = $op;
                     reference(c, op(c)?)

@@ -9,7 +9,7 @@ use tensor::{Tensor, with_element};
 use crate::builder::tensor;
 use crate::ops::shapes::shape::for_each_index;
 use crate::ops::shardings;
-use crate::shard_rule::{LocalArgs, ShardRule};
+use crate::shard_rule::{LocalForm, ShardRule};
 use crate::{
     Autocast, BatchRule, Call, ComplexRule, Grad, Kind, LoopCx, Lower, MetaCx, OpDef, OpError, RefCall,
     RefOut, Reference, Tolerance,
@@ -27,7 +27,7 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
             lower: Lower::Loop(lower_cat),
             complex: ComplexRule::Parts,
             batch: BatchRule::Shift(&["dim"]),
-            shard: ShardRule::Ways(shardings::movement::cat, LocalArgs::Same),
+            shard: ShardRule::Ways(shardings::movement::cat, LocalForm::Same),
             reference: Reference::Fn(ref_cat),
         },
         grad: Grad::Rule(crate::ops::gradients::index::cat),
@@ -48,7 +48,7 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
             lower: Lower::Loop(lower_pad),
             complex: ComplexRule::Parts,
             batch: BatchRule::Rule(crate::ops::batches::rules::pad),
-            shard: ShardRule::Ways(shardings::movement::pad, LocalArgs::Rule(shardings::movement::local_pad)),
+            shard: ShardRule::Ways(shardings::movement::pad, LocalForm::Args(shardings::movement::local_pad)),
             reference: Reference::Fn(ref_pad),
         },
         grad: Grad::Rule(crate::ops::gradients::index::pad),
@@ -72,7 +72,7 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
             lower: Lower::Loop(lower_window),
             complex: ComplexRule::Parts,
             batch: BatchRule::Leading,
-            shard: ShardRule::Ways(shardings::movement::window, LocalArgs::Same),
+            shard: ShardRule::Ways(shardings::movement::window, LocalForm::Same),
             reference: Reference::Fn(ref_window),
         },
         grad: Grad::Rule(crate::ops::gradients::index::window),

@@ -9,7 +9,8 @@ use tensor::Tensor;
 
 use crate::builder::tensor;
 use crate::ops::gradients::shape as grad_shape;
-use crate::shard_rule::ShardRule;
+use crate::ops::shardings;
+use crate::shard_rule::{LocalForm, ShardRule};
 use crate::{
     Autocast, BatchRule, Call, ComplexRule, Grad, Kind, Lower, MetaCx, OpDef, OpError, RefCall, RefOut,
     Reference, Samples, Tolerance,
@@ -25,7 +26,7 @@ macro_rules! reductions {
                 lower: Lower::Reduce(ReduceOp::$op),
                 complex: $complex,
                 batch: BatchRule::Shift(&["dims"]),
-                shard: ShardRule::Reduce(combination(ReduceOp::$op)),
+                shard: rule_of(ReduceOp::$op),
                 reference: Reference::Fn(|c| reduce(ReduceOp::$op, c)),
             },
             grad: $grad,
@@ -150,6 +151,17 @@ pub(in crate::ops) const OPS: &[OpDef] = reductions! {
 
 type Types = SmallVec<[ValueType; 1]>;
 
+/// How a reduction is spread over ranks.
+const fn rule_of(op: ReduceOp) -> ShardRule {
+    match op {
+        ReduceOp::ArgMax | ReduceOp::ArgMin => ShardRule::Ways(
+            shardings::positions::position,
+            LocalForm::Calls(shardings::positions::local_position),
+        ),
+        _ => ShardRule::Reduce(combination(op)),
+    }
+}
+
 /// How results over parts of what is reduced are combined.
 const fn combination(op: ReduceOp) -> Option<Combine> {
     match op {
@@ -157,7 +169,7 @@ const fn combination(op: ReduceOp) -> Option<Combine> {
         ReduceOp::Prod => Some(Combine::Prod),
         ReduceOp::Max | ReduceOp::Any => Some(Combine::Max),
         ReduceOp::Min | ReduceOp::All => Some(Combine::Min),
-        // Positions need their values, and no engine combines bits.
+        // Positions need their values (they have a rule of their own), and no engine combines bits.
         ReduceOp::Xor | ReduceOp::ArgMax | ReduceOp::ArgMin => None,
     }
 }

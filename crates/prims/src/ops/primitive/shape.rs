@@ -9,7 +9,7 @@ use tensor::Tensor;
 use crate::builder::tensor;
 use crate::ops::gradients::shape as grad_shape;
 use crate::ops::shardings;
-use crate::shard_rule::{LocalArgs, Passes, ShardRule};
+use crate::shard_rule::{LocalForm, Passes, ShardRule};
 use crate::{
     Autocast, BatchRule, Call, ComplexRule, Grad, Kind, LoopCx, Lower, MetaCx, OpDef, OpError, RefCall,
     RefOut, Reference, Tolerance,
@@ -27,7 +27,7 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
             lower: Lower::Loop(lower_expand),
             complex: ComplexRule::Parts,
             batch: BatchRule::Rule(crate::ops::batches::rules::expand),
-            shard: ShardRule::Ways(shardings::movement::expand, LocalArgs::Sizes("sizes")),
+            shard: ShardRule::Ways(shardings::movement::expand, LocalForm::Sizes("sizes")),
             reference: Reference::Fn(|c| one(c, c.tensor("a")?.expand(c.out().1))),
         },
         grad: Grad::Rule(grad_shape::expand),
@@ -45,7 +45,7 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
             lower: Lower::Loop(lower_permute),
             complex: ComplexRule::Parts,
             batch: BatchRule::Rule(crate::ops::batches::rules::permute),
-            shard: ShardRule::Ways(shardings::movement::permute, LocalArgs::Same),
+            shard: ShardRule::Ways(shardings::movement::permute, LocalForm::Same),
             reference: Reference::Fn(ref_permute),
         },
         grad: Grad::Rule(grad_shape::permute),
@@ -66,7 +66,7 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
             shard: ShardRule::Sectioned(
                 shardings::movement::reshape,
                 shardings::movement::sectioned_reshape,
-                LocalArgs::Sizes("sizes"),
+                LocalForm::Sizes("sizes"),
             ),
             reference: Reference::Fn(|c| one(c, c.tensor("a")?.reshape(c.out().1))),
         },
@@ -90,7 +90,7 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
             shard: ShardRule::Sectioned(
                 shardings::movement::slice,
                 shardings::movement::sectioned_slice,
-                LocalArgs::Rule(shardings::movement::local_slice),
+                LocalForm::Args(shardings::movement::local_slice),
             ),
             reference: Reference::Fn(ref_slice),
         },
@@ -171,7 +171,7 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
             }),
             complex: ComplexRule::Parts,
             batch: BatchRule::Refused("it has no operand"),
-            shard: ShardRule::Ways(shardings::movement::full, LocalArgs::Sizes("sizes")),
+            shard: ShardRule::Ways(shardings::movement::full, LocalForm::Sizes("sizes")),
             reference: Reference::Fn(|c| one(c, Tensor::full(c.out().0, c.out().1, c.scalar("value")?))),
         },
         grad: Grad::NotDifferentiable("it has no tensor argument"),
@@ -200,7 +200,7 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
             batch: BatchRule::Refused("it has no operand"),
             shard: ShardRule::Ways(
                 shardings::movement::full,
-                LocalArgs::Rule(shardings::movement::local_iota),
+                LocalForm::Args(shardings::movement::local_iota),
             ),
             reference: Reference::Fn(ref_iota),
         },

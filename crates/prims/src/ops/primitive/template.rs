@@ -8,7 +8,7 @@ use tensor::Tensor;
 
 use crate::builder::tensor;
 use crate::ops::shardings;
-use crate::shard_rule::{LocalArgs, ShardRule};
+use crate::shard_rule::{LocalForm, ShardRule};
 use crate::{
     Autocast, BatchRule, Call, ComplexRule, Grad, Kind, Lower, LowerCall, MetaCx, OpDef, OpError, Reference,
     Samples, TemplateSpec, Tolerance,
@@ -33,7 +33,7 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
             }),
             complex: ComplexRule::Rule(crate::ops::complex_numbers::prims::matmul),
             batch: BatchRule::Rule(crate::ops::batches::rules::matmul),
-            shard: ShardRule::Ways(shardings::templates::matmul, LocalArgs::Same),
+            shard: ShardRule::Ways(shardings::templates::matmul, LocalForm::Same),
             reference: Reference::Fn(reference::matmul),
         },
         grad: Grad::Rule(crate::ops::gradients::index::matmul),
@@ -57,7 +57,7 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
             batch: BatchRule::Rule(crate::ops::batches::conv::conv),
             shard: ShardRule::Ways(
                 shardings::templates::conv,
-                LocalArgs::Rule(shardings::templates::local_conv),
+                LocalForm::Args(shardings::templates::local_conv),
             ),
             reference: Reference::Fn(reference::conv),
         },
@@ -105,7 +105,7 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
             }),
             complex: ComplexRule::NO_ORDER,
             batch: BatchRule::Rule(crate::ops::batches::rules::attention),
-            shard: ShardRule::Ways(shardings::templates::attention, LocalArgs::Same),
+            shard: ShardRule::Ways(shardings::templates::attention, LocalForm::Same),
             reference: Reference::Fn(reference::attention),
         },
         grad: Grad::Rule(crate::ops::gradients::attention::attention),
@@ -144,7 +144,7 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
             }),
             complex: ComplexRule::NO_ORDER,
             batch: BatchRule::Rule(crate::ops::batches::rules::attention_backward),
-            shard: ShardRule::Ways(shardings::templates::attention_backward, LocalArgs::Same),
+            shard: ShardRule::Ways(shardings::templates::attention_backward, LocalForm::Same),
             reference: Reference::Fn(reference::attention_backward),
         },
         grad: Grad::Rule(crate::ops::gradients::attention::attention_backward),

@@ -4,7 +4,7 @@ use fx_ir::Arg;
 use ir_core::{Shape, SymExpr};
 
 use super::way;
-use crate::shard_rule::{Passes, Placement, Way, all, divide, operands, passing};
+use crate::shard_rule::{LocalPart, Passes, Placement, Way, all, divide, operands, passing};
 use crate::{LocalCall, LowerCall, OpError};
 
 type Ways = Result<Vec<Way>, OpError>;
@@ -202,12 +202,12 @@ pub(in crate::ops) fn sectioned_slice(call: &LowerCall<'_>, operands: &[Placemen
 /// The arguments of a slice of a part: of a dimension in parts all is taken, or whole sections, of which every rank has the
 /// same share.
 pub(in crate::ops) fn local_slice(call: &LocalCall<'_>) -> Result<Vec<Arg>, OpError> {
-    let rank = call.results.first().map_or(0, |(sizes, _)| sizes.len());
+    let rank = call.results.first().map_or(0, |r| r.sizes.len());
     let dim = call.call.dim(call.call.int("dim")?, rank)?;
     match (call.operands.first(), call.results.first()) {
-        (Some((whole, part)), Some((sizes, _))) if whole.get(dim) != part.get(dim) => {
-            let start = share(call, &call.call.sym("start")?, &whole[dim], &part[dim])?;
-            let mut args = call.with("length", sizes[dim].clone());
+        (Some(part), Some(result)) if part.whole.get(dim) != part.sizes.get(dim) => {
+            let start = share(call, &call.call.sym("start")?, &part.whole[dim], &part.sizes[dim])?;
+            let mut args = call.with("length", result.sizes[dim].clone());
             if let Some(slot) = call.call.op.schema.arg_index("start").and_then(|i| args.get_mut(i)) {
                 *slot = start.into();
             }
@@ -280,7 +280,9 @@ pub(in crate::ops) fn pad(call: &LowerCall<'_>) -> Ways {
 
 /// The padding of a part: of a dimension in sections every rank pads by its share.
 pub(in crate::ops) fn local_pad(call: &LocalCall<'_>) -> Result<Vec<Arg>, OpError> {
-    let Some((whole, part)) = call.operands.first() else { return Ok(call.args.clone()) };
+    let Some(LocalPart { whole, sizes: part, .. }) = call.operands.first() else {
+        return Ok(call.args.clone());
+    };
     let mut args = call.args.clone();
     for name in ["low", "high"] {
         let sizes = call.call.syms(name)?;
@@ -303,8 +305,10 @@ pub(in crate::ops) fn full(call: &LowerCall<'_>) -> Ways {
 
 /// The numbers of a rank's part begin where it does.
 pub(in crate::ops) fn local_iota(call: &LocalCall<'_>) -> Result<Vec<Arg>, OpError> {
-    let Some((sizes, offset)) = call.results.first() else { return Ok(call.args.clone()) };
-    let (Some(length), Some(first)) = (sizes.first(), offset.first()) else { return Ok(call.args.clone()) };
+    let Some(part) = call.results.first() else { return Ok(call.args.clone()) };
+    let (Some(length), Some(first)) = (part.sizes.first(), part.offsets.first()) else {
+        return Ok(call.args.clone());
+    };
     let start = call.call.sym("start")? + first * call.call.sym("step")?;
     let mut args = call.with("length", length.clone());
     if let Some(slot) = call.call.op.schema.arg_index("start").and_then(|i| args.get_mut(i)) {

@@ -50,10 +50,10 @@ pub(in crate::ops) fn conv(call: &LowerCall<'_>) -> Ways {
 /// The groups of a rank's channels.
 pub(in crate::ops) fn local_conv(call: &LocalCall<'_>) -> Result<Vec<Arg>, OpError> {
     let groups = call.call.int("groups")?;
-    let Some((whole, part)) = call.operands.first().filter(|_| groups > 1) else {
+    let Some(part) = call.operands.first().filter(|_| groups > 1) else {
         return Ok(call.args.clone());
     };
-    let (Some(whole), Some(part)) = (whole[1].as_const(), part[1].as_const()) else {
+    let (Some(whole), Some(part)) = (part.whole[1].as_const(), part.sizes[1].as_const()) else {
         return Err(call.call.unsupported("groups of a symbolic number of channels in parts"));
     };
     Ok(call.with("groups", (groups * part / whole.max(1)).max(1)))

@@ -21,7 +21,7 @@ pub(super) enum Location {
 pub(super) struct Supply {
     /// Vector registers `0..vectors`.
     pub(super) vectors: u8,
-    /// Mask registers.
+    /// Mask registers; where there are none, masks are in vector registers.
     pub(super) masks: &'static [u8],
 }
 
@@ -75,7 +75,7 @@ pub(super) fn allocate(body: &Body, supply: &Supply) -> Places {
         if std::mem::replace(&mut defined[d.id as usize], true) {
             continue;
         }
-        let file = if d.class == Class::Mask { &mut masks } else { &mut vectors };
+        let file = if d.class == Class::Mask && !supply.masks.is_empty() { &mut masks } else { &mut vectors };
         place(file, &mut places, &last, d);
         unused &= vectors.free;
     }

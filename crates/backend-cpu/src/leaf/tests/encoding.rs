@@ -5,14 +5,20 @@ use iced_x86::{Decoder, DecoderOptions, Instruction, OpKind, Register};
 
 use super::super::codes::{self as c, ALL};
 use super::super::encode::*;
+use super::super::target::Target;
 
-fn decode(bytes: &[u8]) -> Instruction {
+pub(super) fn decode(bytes: &[u8]) -> Instruction {
     Decoder::with_ip(64, bytes, 0, DecoderOptions::NONE).decode()
 }
 
-/// Whether a name of `codes` is encoded with VEX.
+/// Whether a name of `codes` is on masks or general registers.
 fn is_vex(name: &str) -> bool {
     name.starts_with('K') || name == "BZHI"
+}
+
+/// The instructions on vectors with an EVEX form.
+fn evex() -> impl Iterator<Item = &'static (&'static str, Code)> {
+    ALL.iter().filter(|(name, code)| code.avx512 && !is_vex(name))
 }
 
 /// Whether a name of `codes` has an address for each lane.
@@ -45,7 +51,7 @@ fn takes_imm(name: &str) -> Option<u8> {
     with.iter().any(|w| name.starts_with(w)).then_some(3)
 }
 
-fn registers(i: &Instruction) -> Vec<usize> {
+pub(super) fn registers(i: &Instruction) -> Vec<usize> {
     let of = |n: u32| (i.op_kind(n) == OpKind::Register).then(|| i.op_register(n).number());
     (0..i.op_count()).filter_map(of).collect()
 }
@@ -59,7 +65,11 @@ fn whole(bytes: &[u8], name: &str, digit: u8) -> Instruction {
 }
 
 fn assembled(f: impl FnOnce(&mut Assembler)) -> Vec<u8> {
-    let mut a = Assembler::default();
+    assembled_for(Target::Avx512, f)
+}
+
+pub(super) fn assembled_for(target: Target, f: impl FnOnce(&mut Assembler)) -> Vec<u8> {
+    let mut a = Assembler::new(target);
     f(&mut a);
     a.finish()
 }
@@ -72,7 +82,7 @@ fn three(code: Code, imm: Option<u8>) -> bool {
 
 #[test]
 fn vector_instructions_on_registers() {
-    for (name, code) in ALL.iter().filter(|(name, _)| !is_vex(name) && !is_spread(name)) {
+    for (name, code) in evex().filter(|(name, _)| !is_spread(name)) {
         let (imm, shift) = (takes_imm(name), *name == "VPSHIFTD");
         let three = shift || three(*code, imm);
         for first in first_operands(name) {
@@ -109,7 +119,7 @@ fn vector_instructions_on_registers() {
 
 #[test]
 fn vector_instructions_on_memory() {
-    for (name, code) in ALL.iter().filter(|(name, _)| !is_vex(name) && !is_spread(name)) {
+    for (name, code) in evex().filter(|(name, _)| !is_spread(name)) {
         if matches!(*name, "VPBROADCASTQ" | "VPMOVM2B" | "VPMOVM2Q") {
             continue;
         }
@@ -154,9 +164,7 @@ fn vector_instructions_on_memory() {
 
 #[test]
 fn one_element_for_all_lanes() {
-    for (name, code) in
-        ALL.iter().filter(|(name, c)| !is_vex(name) && !is_spread(name) && c.memory == 64 && !c.reversed)
-    {
+    for (name, code) in evex().filter(|(name, c)| !is_spread(name) && c.memory == 64 && !c.reversed) {
         if matches!(*name, "VPBROADCASTQ" | "VPMOVM2Q" | "VMOVUPS" | "VMOVUPD") {
             continue;
         }
@@ -176,7 +184,7 @@ fn one_element_for_all_lanes() {
 
 #[test]
 fn an_address_for_each_lane() {
-    for (name, code) in ALL.iter().filter(|(name, _)| is_spread(name)) {
+    for (name, code) in evex().filter(|(name, _)| is_spread(name)) {
         for (base, index) in [(7, 0), (9, 7), (1, 8), (14, 16), (2, 23), (RBP, 31)] {
             for displacement in [0, 8, 508, 4000, -16] {
                 for (first, mask) in [(1, 3), (18, 7), (30, 4)] {

@@ -6,10 +6,11 @@ use kernel_ir::Val;
 
 use super::build::by_width;
 use super::codes as c;
-use super::emit::{ALL, Emit, MASK_SCRATCH, SCRATCH, plain};
+use super::emit::{Emit, plain};
 use super::encode::{Base, Code, Lanes as EmitLanes, RDI, RDX, Rm};
 use super::ir::{Inst, Place, V};
 use super::lower::{Input, Lower, Regs};
+use super::zmm::{ALL, MASK_SCRATCH, SCRATCH};
 use crate::math::Lanes;
 use crate::vir::{Access, Class};
 
@@ -75,7 +76,7 @@ impl Lower<'_> {
                 let x = self.atom(factor)?;
                 product = Some(match product {
                     None => x,
-                    Some(p) => self.map2(&p, &x, |b, x, y| b.two(c::VPMULLQ, Class::I64, x, y)),
+                    Some(p) => self.map2(&p, &x, |b, x, y| b.multiply_wide(x, y)),
                 });
             }
             let product = self.times(product?, coef);
@@ -93,9 +94,11 @@ impl Lower<'_> {
         }
         let power = by > 0 && by.count_ones() == 1;
         let number = if power { i64::from(by.trailing_zeros()) } else { by };
-        let code = if power { c::VPSLLVQ } else { c::VPMULLQ };
         let by = self.b.wide(number as u64, Class::I64);
-        self.map1(&x, |b, x| b.two(code, Class::I64, x, by))
+        self.map1(&x, |b, x| match power {
+            true => b.two(c::VPSLLVQ, Class::I64, x, by),
+            false => b.multiply_wide(x, by),
+        })
     }
 
     fn atom(&mut self, atom: &Atom) -> Option<Regs> {
@@ -107,9 +110,9 @@ impl Lower<'_> {
             Atom::FloorDiv(ab) => Some(self.divided(&ab.0, ab.1.as_const()?)?.0),
             Atom::Mod(ab) => Some(self.divided(&ab.0, ab.1.as_const()?)?.1),
             Atom::Min(ab) | Atom::Max(ab) => {
-                let code = if matches!(atom, Atom::Min(_)) { c::VPMINSQ } else { c::VPMAXSQ };
+                let smaller = matches!(atom, Atom::Min(_));
                 let (x, y) = (self.lanes_of(&ab.0)?, self.lanes_of(&ab.1)?);
-                Some(self.map2(&x, &y, |b, x, y| b.two(code, Class::I64, x, y)))
+                Some(self.map2(&x, &y, |b, x, y| b.extreme_integer(smaller, x, y)))
             }
             Atom::Loop(_) | Atom::Sym(_) => self.spaced(&SymExpr::atom(atom.clone())),
         }
@@ -128,15 +131,15 @@ impl Lower<'_> {
             let (q, rest) = if by.count_ones() == 1 {
                 let shift = b.wide(u64::from(by.trailing_zeros()), Class::I64);
                 let low = b.wide(by as u64 - 1, Class::I64);
-                (b.two(c::VPSRAVQ, Class::I64, x, shift), b.and(x, low))
+                (b.shift_right_wide(x, shift), b.and(x, low))
             } else {
                 let inverse = b.wide((1.0 / by as f64).to_bits(), Class::F64);
                 let (by, one) = (b.wide(by as u64, Class::I64), b.wide(1, Class::I64));
                 let zero = b.wide(0, Class::I64);
-                let float = b.one(c::VCVTQQ2PD, Class::F64, x);
+                let float = b.wide_to_float(x);
                 let q = b.fmul(float, inverse);
-                let q = b.one(c::VCVTTPD2QQ, Class::I64, q);
-                let product = b.two(c::VPMULLQ, Class::I64, q, by);
+                let q = b.float_to_wide(q);
+                let product = b.multiply_wide(q, by);
                 let rest = b.isub(x, product);
                 use cranelift_codegen::ir::condcodes::IntCC;
                 let low = b.icmp(IntCC::SignedLessThan, rest, zero);
@@ -156,7 +159,11 @@ impl Lower<'_> {
 
     /// The base of an access with an address for each lane, and the lanes' distances from it in elements.
     fn spread(&mut self, at: &Access) -> Option<(Place, Regs)> {
-        if !matches!(at.dtype.size(), 4 | 8) || at.dtype == DType::Bool {
+        // AVX2 has no scatter, and even gathers of 512 bits gain nothing by themselves.
+        if !self.b.target().has_mask_registers()
+            || !matches!(at.dtype.size(), 4 | 8)
+            || at.dtype == DType::Bool
+        {
             return None;
         }
         let address = self.here(&at.address);
@@ -184,7 +191,7 @@ impl Lower<'_> {
         let code: Code = by_width(class, c::VGATHERQPS, c::VGATHERQPD);
         let parts: Regs = (0..2u8)
             .map(|part| {
-                let mask = mask.map(|m| self.mask_part(m, part));
+                let mask = mask.map(|m| self.b.part_of_mask(m, part, Class::I64));
                 let d = self.b.value(class);
                 let at = Place { part, ..place };
                 self.b.push(Inst::Gather { code, d, at, index: index[usize::from(part)], mask });
@@ -202,11 +209,11 @@ impl Lower<'_> {
         let values = if class.wide() {
             value.clone()
         } else {
-            let high = self.b.one_with(c::VEXTRACTF64X4, class, value[0], Some(1));
+            let high = self.b.upper_half(value[0]);
             Regs::from_slice(&[value[0], high])
         };
         for part in 0..2u8 {
-            let mask = mask.map(|m| self.mask_part(m, part));
+            let mask = mask.map(|m| self.b.part_of_mask(m, part, Class::I64));
             let at = Place { part, ..place };
             let (index, value) = (index[usize::from(part)], values[usize::from(part)]);
             self.b.push(Inst::Scatter { code, value, at, index, mask });
@@ -227,7 +234,7 @@ impl Emit<'_> {
     /// Zero where the mask is false. The result is in another register than the index.
     pub(super) fn gather(&mut self, code: Code, d: V, (at, index): (Place, V), mask: Option<V>) {
         let index = self.register(index, SCRATCH[0]);
-        let to = self.target(d, SCRATCH[1]);
+        let to = self.result(d, SCRATCH[1]);
         let into = if to == index { SCRATCH[1] } else { to };
         self.asm.evex(c::VPXORD, into, into, Rm::Reg(into), ALL, None);
         let mask = self.consumed(mask, at.part);

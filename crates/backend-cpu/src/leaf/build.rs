@@ -1,5 +1,6 @@
 //! Building a step: the operations of one register, which the shared formulas ([`crate::math`]) are written over, as
-//! instructions of a leaf. What AVX-512 does in one instruction (rounding, scaling by a power of two) replaces a formula.
+//! instructions of a leaf. What AVX-512 does in one instruction (scaling by a power of two) replaces a formula.
+//! Where the targets have different instructions, `masks` chooses.
 
 use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
 use rustc_hash::FxHashMap;
@@ -7,11 +8,12 @@ use rustc_hash::FxHashMap;
 use super::codes as c;
 use super::encode::{Code, Constant};
 use super::ir::{Body, Inst, Invariant, V};
+use super::masks::float_predicate;
+use super::target::Target;
 use crate::math::Lanes;
 use crate::vir::Class;
 
 /// A body under construction.
-#[derive(Default)]
 pub(super) struct Build {
     pub(super) body: Body,
     known: FxHashMap<(Invariant, bool), u32>,
@@ -23,6 +25,10 @@ pub(super) fn by_width(class: Class, narrow: Code, wide: Code) -> Code {
 }
 
 impl Build {
+    pub(super) fn new(target: Target) -> Build {
+        Build { body: Body::new(target), known: FxHashMap::default() }
+    }
+
     /// A new value.
     pub(super) fn value(&mut self, class: Class) -> V {
         let id = self.body.values;
@@ -61,16 +67,6 @@ impl Build {
         self.push(Inst::One { code, d, a, imm });
         d
     }
-    pub(super) fn mask_two(&mut self, code: Code, a: V, b: V) -> V {
-        let d = self.value(Class::Mask);
-        self.push(Inst::MaskTwo { code, d, a, b });
-        d
-    }
-    pub(super) fn mask_one(&mut self, code: Code, a: V, imm: Option<u8>) -> V {
-        let d = self.value(Class::Mask);
-        self.push(Inst::MaskOne { code, d, a, imm });
-        d
-    }
     fn shift(&mut self, digit: u8, a: V, by: i64) -> V {
         let d = self.value(a.class);
         self.push(Inst::Shift { code: c::VPSHIFTD, digit, d, a, by: by as u8 });
@@ -81,32 +77,8 @@ impl Build {
     }
     fn logic(&mut self, [narrow, wide, mask]: [Code; 3], x: V, y: V) -> V {
         match x.class {
-            Class::Mask => self.mask_two(mask, x, y),
+            Class::Mask => self.mask_logic(mask, narrow, x, y),
             _ => self.by_class(narrow, wide, x, y),
-        }
-    }
-    /// Rounds to an integer; `mode`: 0 nearest even, 1 down, 2 up, 3 towards zero.
-    pub(super) fn round(&mut self, x: V, mode: u8) -> V {
-        // 8: without the exception for inexact results.
-        self.one_with(by_width(x.class, c::VRNDSCALEPS, c::VRNDSCALEPD), x.class, x, Some(8 | mode))
-    }
-    /// The mask `x op y` of floats.
-    fn float_predicate(cc: FloatCC) -> u8 {
-        match cc {
-            FloatCC::Equal => 0,
-            FloatCC::LessThan => 0x11,
-            FloatCC::LessThanOrEqual => 0x12,
-            FloatCC::Unordered => 3,
-            FloatCC::NotEqual => 4,
-            FloatCC::UnorderedOrGreaterThanOrEqual => 0x15,
-            FloatCC::UnorderedOrGreaterThan => 0x16,
-            FloatCC::Ordered => 7,
-            FloatCC::UnorderedOrEqual => 8,
-            FloatCC::UnorderedOrLessThan => 0x19,
-            FloatCC::UnorderedOrLessThanOrEqual => 0x1a,
-            FloatCC::OrderedNotEqual => 0x0c,
-            FloatCC::GreaterThanOrEqual => 0x1d,
-            FloatCC::GreaterThan => 0x1e,
         }
     }
 }
@@ -178,24 +150,10 @@ impl Lanes for Build {
         self.shift(2, x, by)
     }
     fn fcmp(&mut self, cc: FloatCC, x: V, y: V) -> V {
-        let (d, code) = (self.value(Class::Mask), by_width(x.class, c::VCMPPS, c::VCMPPD));
-        self.push(Inst::Compare { code, d, a: x, b: y, imm: Self::float_predicate(cc) });
-        d
+        self.compare_floats(float_predicate(cc), x, y)
     }
     fn icmp(&mut self, cc: IntCC, x: V, y: V) -> V {
-        let (d, code) = (self.value(Class::Mask), by_width(x.class, c::VPCMPD, c::VPCMPQ));
-        let imm = match cc {
-            IntCC::Equal => 0,
-            IntCC::SignedLessThan => 1,
-            IntCC::SignedLessThanOrEqual => 2,
-            IntCC::NotEqual => 4,
-            IntCC::SignedGreaterThanOrEqual => 5,
-            IntCC::SignedGreaterThan => 6,
-            // PROOF: the formulas and `lower` compare signed integers alone.
-            _ => unreachable!("unsigned comparisons are not used"),
-        };
-        self.push(Inst::Compare { code, d, a: x, b: y, imm });
-        d
+        self.compare_integers(cc, x, y)
     }
     fn select(&mut self, mask: V, x: V, y: V) -> V {
         let d = self.value(x.class);
@@ -212,13 +170,18 @@ impl Lanes for Build {
         self.one(c::VCVTDQ2PS, Class::F32, x)
     }
     fn nearest(&mut self, x: V) -> (V, V) {
-        let r = self.round(x, 0);
-        (r, r)
+        self.nearest_of_target(x)
     }
     fn scale(&mut self, v: V, n: V) -> V {
-        self.two(c::VSCALEFPS, Class::F32, v, n)
+        match self.target() {
+            Target::Avx512 => self.two(c::VSCALEFPS, Class::F32, v, n),
+            Target::Avx2 => self.scale_in_two(v, n),
+        }
     }
     fn scale_bounded(&mut self, v: V, n: V) -> V {
-        self.two(c::VSCALEFPS, Class::F32, v, n)
+        match self.target() {
+            Target::Avx512 => self.two(c::VSCALEFPS, Class::F32, v, n),
+            Target::Avx2 => self.scale_exponent(v, n),
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Random loops as AVX-512 leaves and as Cranelift's code over the same memory: the same bits everywhere, but for sums, whose
+//! Random loops as leaves of both widths and as Cranelift's code over the same memory: the same bits everywhere, but for sums, whose
 //! order of additions differs. Lengths include every remainder of a step; operands include NaN, infinities and denormals.
 
 use ir_core::{DType, EntityId, Scalar, Shape, SymExpr, SymId, contiguous_strides};
@@ -7,7 +7,11 @@ use kernel_ir::{
     StoreMode, Symbol, Val,
 };
 
-use super::super::{available, leaf};
+use std::ops::RangeInclusive;
+
+use iced_x86::{CpuidFeature, Decoder, DecoderOptions, Mnemonic};
+
+use super::super::{Target, leaf};
 use crate::clif::{Code, Job, compile_for};
 use crate::micro::Isa;
 use crate::vir::{self, VKernel};
@@ -491,27 +495,34 @@ fn memory(case: &Case, rng: &mut Rng) -> Vec<Vec<u8>> {
     case.program.buffers.values().map(|b| fill(b, rng)).collect()
 }
 
-fn check(seed: u64, leaves: &mut usize) {
+fn check(set: Isa, seed: u64, leaves: &mut usize, lengths: Option<RangeInclusive<i64>>) {
     let mut rng = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let fixed = rng.below(3) == 0;
     let n = 1 + rng.below(LONGEST as usize) as i64;
     let extent = if fixed { SymExpr::from_i64(n) } else { SymExpr::sym(SymId::from_index(0)) };
     let case = case(&mut rng, extent);
-    let (wide, plain) = (compiled(&case, Isa::Avx512), compiled(&case, Isa::Portable));
+    let (wide, plain) = (compiled(&case, set), compiled(&case, Isa::Portable));
+    let Some(target) = Target::of(set) else { return };
     let axis = wide.kernel.outer_axis.as_ref().map(|d| d.var);
     let stages: Vec<usize> = (0..wide.kernel.stages.len()).collect();
     let any = match axis {
-        Some(axis) => leaf(&wide.kernel, &stages, axis).is_some(),
+        Some(axis) => leaf(target, &wide.kernel, &stages, axis).is_some(),
         None => stages.iter().any(|s| {
             let stage = &wide.kernel.stages[*s];
-            stage.loops.last().is_some_and(|d| stage.vector && leaf(&wide.kernel, &[*s], d.var).is_some())
+            stage
+                .loops
+                .last()
+                .is_some_and(|d| stage.vector && leaf(target, &wide.kernel, &[*s], d.var).is_some())
         }),
     };
     *leaves += usize::from(any);
+    if target == Target::Avx2 {
+        stages.iter().for_each(|s| only_old_instructions(&wide.kernel, *s));
+    }
     let before = memory(&case, &mut rng);
-    let lengths =
+    let random =
         if fixed { vec![n] } else { vec![n, 1 + rng.below(40) as i64, 16 * (1 + rng.below(9) as i64)] };
-    for n in lengths {
+    for n in lengths.filter(|_| !fixed).map_or(random, Iterator::collect) {
         let block = rng.pick(&[16, 64, 128, 192]);
         let (mut got, mut want) = (before.clone(), before.clone());
         wide.run(&mut got, n, block);
@@ -531,9 +542,37 @@ fn check(seed: u64, leaves: &mut usize) {
     }
 }
 
-#[test]
-fn random_loops_are_those_of_cranelift() {
-    if !available() {
+/// A leaf of 256 bits has no instruction that a processor with AVX2, FMA and F16C lacks.
+fn only_old_instructions(kernel: &VKernel, stage: usize) {
+    let axis = kernel.outer_axis.as_ref().or(kernel.stages[stage].loops.last()).map(|d| d.var);
+    let Some(made) = axis.and_then(|axis| leaf(Target::Avx2, kernel, &[stage], axis)) else { return };
+    for i in &mut Decoder::with_ip(64, &made.machine.code, 0, DecoderOptions::NONE) {
+        let new = |f: &CpuidFeature| format!("{f:?}").starts_with("AVX512");
+        assert!(!i.is_invalid() && !i.cpuid_features().iter().any(new), "{i:?}");
+        // Behind it are the call of host functions, and constants.
+        if i.mnemonic() == Mnemonic::Ret {
+            return;
+        }
+    }
+}
+
+/// Every number of points up to five steps of eight, with the points that are left. Kernels are not called for none.
+fn check_every_length(set: Isa, target: Target) {
+    if Target::of(set) != Some(target) {
+        return;
+    }
+    let mut leaves = 0;
+    for seed in 1..=40 {
+        super::FEW.set(seed % 3 == 0);
+        check(set, 0x1000 + seed, &mut leaves, Some(1..=40));
+    }
+    super::FEW.set(false);
+    assert!(leaves > 10, "{leaves}");
+}
+
+/// Cases of one width; at least `part` in a hundred have a leaf.
+fn check_all(set: Isa, target: Target, part: u64) {
+    if Target::of(set) != Some(target) {
         return;
     }
     let cases = std::env::var("FERROFLUX_FUZZ_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(400u64);
@@ -542,9 +581,33 @@ fn random_loops_are_those_of_cranelift() {
     for seed in first..first + cases {
         // Every third has so few registers that values are spilled.
         super::FEW.set(seed % 3 == 0);
-        check(seed, &mut leaves);
+        check(set, seed, &mut leaves, None);
     }
     super::FEW.set(false);
-    println!("{leaves} of {cases} cases had a leaf");
-    assert!(cases < 100 || leaves as u64 * 2 > cases, "{leaves} of {cases} cases had a leaf");
+    println!("{leaves} of {cases} cases had a leaf of {}", target.name());
+    assert!(
+        cases < 100 || leaves as u64 * 100 > part * cases,
+        "{leaves} of {cases} cases had a leaf of {}",
+        target.name()
+    );
+}
+
+#[test]
+fn random_loops_of_512_bits_are_those_of_cranelift() {
+    check_all(Isa::Avx512, Target::Avx512, 50);
+}
+
+#[test]
+fn random_loops_of_256_bits_are_those_of_cranelift() {
+    check_all(Isa::Avx2, Target::Avx2, 50);
+}
+
+#[test]
+fn every_length_of_512_bits() {
+    check_every_length(Isa::Avx512, Target::Avx512);
+}
+
+#[test]
+fn every_length_of_256_bits() {
+    check_every_length(Isa::Avx2, Target::Avx2);
 }

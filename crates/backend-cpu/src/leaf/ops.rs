@@ -47,7 +47,7 @@ impl Lower<'_> {
     /// The masks of two registers of 64-bit lanes as one.
     pub(super) fn join(&mut self, masks: Regs) -> Regs {
         match masks[..] {
-            [low, high] => Regs::from_elem(self.b.mask_two(c::KUNPCKBW, high, low), 1),
+            [low, high] => Regs::from_elem(self.b.join_masks(low, high), 1),
             _ => masks,
         }
     }
@@ -56,12 +56,12 @@ impl Lower<'_> {
     pub(super) fn select(&mut self, mask: &Regs, x: &Regs, y: &Regs) -> Regs {
         if x[0].class == Class::Mask {
             let yes = self.b.and(mask[0], x[0]);
-            let no = self.b.mask_two(c::KANDNW, mask[0], y[0]);
+            let no = self.b.and_not(mask[0], y[0]);
             return Regs::from_elem(self.b.or(yes, no), 1);
         }
         (0..x.len())
             .map(|n| {
-                let mask = self.mask_part(mask[0], n as u8);
+                let mask = self.b.part_of_mask(mask[0], n as u8, x[n].class);
                 self.b.select(mask, x[n], y[n])
             })
             .collect()
@@ -76,20 +76,20 @@ impl Lower<'_> {
         self.join(masks)
     }
 
-    /// Truth values as 0 and 1; `KANDNW` is "not the first, and the second".
+    /// Truth values as 0 and 1.
     fn compare_masks(&mut self, cc: IntCC, x: V, y: V) -> V {
         let b = &mut self.b;
         match cc {
-            IntCC::Equal => b.mask_two(c::KXNORW, x, y),
+            IntCC::Equal => b.equal_masks(x, y),
             IntCC::NotEqual => b.xor(x, y),
-            IntCC::SignedLessThan => b.mask_two(c::KANDNW, x, y),
-            IntCC::SignedGreaterThan => b.mask_two(c::KANDNW, y, x),
+            IntCC::SignedLessThan => b.and_not(x, y),
+            IntCC::SignedGreaterThan => b.and_not(y, x),
             IntCC::SignedLessThanOrEqual => {
-                let not = b.mask_one(c::KNOTW, x, None);
+                let not = b.not_mask(x);
                 b.or(not, y)
             }
             _ => {
-                let not = b.mask_one(c::KNOTW, y, None);
+                let not = b.not_mask(y);
                 b.or(not, x)
             }
         }
@@ -102,7 +102,7 @@ impl Lower<'_> {
             (ScalarOp::Add | ScalarOp::Or | ScalarOp::Max, Some(y)) => self.b.or(x, y),
             (ScalarOp::Mul | ScalarOp::And | ScalarOp::Min, Some(y)) => self.b.and(x, y),
             (ScalarOp::Xor | ScalarOp::Sub, Some(y)) => self.b.xor(x, y),
-            (ScalarOp::Not, _) => self.b.mask_one(c::KNOTW, x, None),
+            (ScalarOp::Not, _) => self.b.not_mask(x),
             _ => return None,
         };
         Some(Regs::from_elem(r, 1))
@@ -127,19 +127,20 @@ impl Lower<'_> {
         let code = match op {
             ScalarOp::Add => by_width(class, c::VPADDD, c::VPADDQ),
             ScalarOp::Sub => by_width(class, c::VPSUBD, c::VPSUBQ),
-            ScalarOp::Mul => by_width(class, c::VPMULLD, c::VPMULLQ),
+            ScalarOp::Mul if class.wide() => {
+                return Some(self.map2(x, &args[1], |b, x, y| b.multiply_wide(x, y)));
+            }
+            ScalarOp::Mul => c::VPMULLD,
             ScalarOp::And => by_width(class, c::VPANDD, c::VPANDQ),
             ScalarOp::Or => by_width(class, c::VPORD, c::VPORQ),
             ScalarOp::Xor => by_width(class, c::VPXORD, c::VPXORQ),
-            ScalarOp::Min => by_width(class, c::VPMINSD, c::VPMINSQ),
-            ScalarOp::Max => by_width(class, c::VPMAXSD, c::VPMAXSQ),
+            ScalarOp::Min => return Some(self.map2(x, &args[1], |b, x, y| b.extreme_integer(true, x, y))),
+            ScalarOp::Max => return Some(self.map2(x, &args[1], |b, x, y| b.extreme_integer(false, x, y))),
             // A count that is out of range, read as unsigned, shifts all bits out.
             ScalarOp::Shl => by_width(class, c::VPSLLVD, c::VPSLLVQ),
             ScalarOp::Shr => return Some(self.shift_right(dtype, class, x, &args[1])),
-            ScalarOp::Abs => {
-                let code = by_width(class, c::VPABSD, c::VPABSQ);
-                return Some(self.map1(x, |b, x| b.one(code, class, x)));
-            }
+            ScalarOp::Abs if class.wide() => return Some(self.map1(x, |b, x| b.absolute_wide(x))),
+            ScalarOp::Abs => return Some(self.map1(x, |b, x| b.one(c::VPABSD, class, x))),
             ScalarOp::Not => {
                 let ones = self.constant(if class.wide() { DType::I64 } else { DType::I32 }, Scalar::Int(-1));
                 return Some(self.map2(x, &ones, |b, x, y| b.xor(x, y)));
@@ -156,13 +157,12 @@ impl Lower<'_> {
 
     /// A count that is out of range, also a negative one, counts as the last.
     fn shift_right(&mut self, dtype: DType, class: Class, x: &Regs, by: &Regs) -> Regs {
-        let code = by_width(class, c::VPSRAVD, c::VPSRAVQ);
         if class.wide() {
-            return self.map2(x, by, |b, x, y| b.two(code, class, x, y));
+            return self.map2(x, by, |b, x, y| b.shift_right_wide(x, y));
         }
         let last = self.constant(DType::I32, Scalar::Int(dtype.size() as i64 * 8 - 1));
         let by = self.map2(by, &last, |b, x, y| b.two(c::VPMINUD, class, x, y));
-        self.map2(x, &by, |b, x, y| b.two(code, class, x, y))
+        self.map2(x, &by, |b, x, y| b.two(c::VPSRAVD, class, x, y))
     }
 
     fn float_op(&mut self, op: ScalarOp, class: Class, args: &[Regs]) -> Option<Regs> {

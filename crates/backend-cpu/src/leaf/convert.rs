@@ -4,8 +4,9 @@ use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
 use ir_core::{DType, Scalar};
 
 use super::codes as c;
-use super::ir::{Inst, V};
+use super::ir::V;
 use super::lower::{Lower, Regs};
+use super::target::Target;
 use crate::math::{Halves, Lanes};
 use crate::vir::Class;
 
@@ -45,18 +46,30 @@ impl Lower<'_> {
             (Class::I32, Class::F64) => self.widened(c::VCVTDQ2PD, target, x),
             (Class::I32, Class::I64) => self.widened(c::VPMOVSXDQ, target, x),
             (Class::F64, Class::F32) => self.narrowed(c::VCVTPD2PS, target, x),
-            (Class::I64, Class::F32) => self.narrowed(c::VCVTQQ2PS, target, x),
-            (Class::I64, Class::I32) => self.narrowed(c::VPMOVQD, target, x),
+            (Class::I64, Class::F32) => self.wide_to_single(x),
+            (Class::I64, Class::I32) => Regs::from_elem(self.b.low_words(x[0], x[1]), 1),
             (Class::I32, Class::F32) => self.map1(x, |b, x| b.to_float(x)),
-            (Class::I64, Class::F64) => self.map1(x, |b, x| b.one(c::VCVTQQ2PD, target, x)),
+            (Class::I64, Class::F64) => self.map1(x, |b, x| b.wide_to_float(x)),
             (Class::F32 | Class::F64, Class::I32 | Class::I64) => self.truncated(source, target, x),
             _ => x.clone(),
         }
     }
 
-    /// The sixteen lanes of a register, converted to lanes of 64 bits.
+    /// Integers of 64 bits as floats of 32.
+    fn wide_to_single(&mut self, x: &Regs) -> Regs {
+        if self.b.target() == Target::Avx512 {
+            return self.narrowed(c::VCVTQQ2PS, Class::F32, x);
+        }
+        let floats = self.map1(x, |b, x| {
+            let x = b.sticky(x);
+            b.wide_to_float(x)
+        });
+        self.narrowed(c::VCVTPD2PS, Class::F32, &floats)
+    }
+
+    /// The lanes of a register, converted to lanes of 64 bits.
     fn widened(&mut self, code: super::encode::Code, target: Class, x: &Regs) -> Regs {
-        let high = self.b.one_with(c::VEXTRACTF64X4, x[0].class, x[0], Some(1));
+        let high = self.b.upper_half(x[0]);
         [x[0], high].into_iter().map(|x| self.b.one(code, target, x)).collect()
     }
 
@@ -66,20 +79,22 @@ impl Lower<'_> {
         self.halves(target, low, high)
     }
 
-    /// Two registers of eight lanes of 32 bits as one.
+    /// Two registers half full of lanes of 32 bits as one.
     pub(super) fn halves(&mut self, class: Class, low: V, high: V) -> Regs {
-        let d = self.b.value(class);
-        self.b.push(Inst::Two { code: c::VINSERTF64X4, d, a: low, b: high, imm: Some(1) });
-        Regs::from_elem(d, 1)
+        Regs::from_elem(self.b.halves(class, low, high), 1)
     }
 
     /// Floats to integers: the instruction gives the smallest integer for all that does not fit.
     fn truncated(&mut self, source: Class, target: Class, x: &Regs) -> Regs {
         let r = match (source, target) {
             (Class::F32, Class::I32) => self.map1(x, |b, x| b.one(c::VCVTTPS2DQ, target, x)),
-            (Class::F32, _) => self.widened(c::VCVTTPS2QQ, target, x),
+            (Class::F32, _) if self.b.target() == Target::Avx512 => self.widened(c::VCVTTPS2QQ, target, x),
+            (Class::F32, _) => {
+                let wide = self.widened(c::VCVTPS2PD, Class::F64, x);
+                self.map1(&wide, |b, x| b.float_to_wide(x))
+            }
             (_, Class::I32) => self.narrowed(c::VCVTTPD2DQ, target, x),
-            _ => self.map1(x, |b, x| b.one(c::VCVTTPD2QQ, target, x)),
+            _ => self.map1(x, |b, x| b.float_to_wide(x)),
         };
         let (float, int) = match (source, target.wide()) {
             (Class::F64, true) => (DType::F64, DType::I64),

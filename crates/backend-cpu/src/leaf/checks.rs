@@ -5,10 +5,11 @@ use ir_core::{DType, Scalar, SymExpr};
 use kernel_ir::Val;
 
 use super::codes as c;
-use super::emit::{ALL, Emit, MASK_SCRATCH, SCRATCH, at, plain};
+use super::emit::{Emit, at, plain};
 use super::encode::{Jump, RAX, RDI, Rm};
 use super::ir::{Inst, V};
 use super::lower::{Lower, Regs};
+use super::zmm::{ALL, MASK_SCRATCH, SCRATCH};
 use crate::math::Lanes;
 use crate::vir::Class;
 
@@ -21,7 +22,8 @@ impl Lower<'_> {
     /// A check of an index; returns its lanes.
     pub(super) fn check(&mut self, value: Val, size: &SymExpr, mask: Option<Val>, site: u32) -> Option<Regs> {
         let index = self.get(value)?;
-        if self.dtype(value) != DType::I64 {
+        // Without accesses with an address for each lane there is nothing to check.
+        if self.dtype(value) != DType::I64 || !self.b.target().has_mask_registers() {
             return None;
         }
         let size = self.here(size);
@@ -30,7 +32,7 @@ impl Lower<'_> {
             None => {
                 let given = self.argument(&size)?;
                 let zero = self.b.wide(0, Class::I64);
-                self.b.two(c::VPMAXSQ, Class::I64, given, zero)
+                self.b.extreme_integer(false, given, zero)
             }
         };
         let bad = self.map1(&index, |b, x| {

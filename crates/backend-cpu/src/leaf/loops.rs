@@ -257,9 +257,7 @@ impl Lower<'_> {
         let class = Class::of(at.dtype);
         let place = Place { uniform: true, ..place };
         if class == Class::Mask {
-            let d = self.b.value(class);
-            self.b.push(Inst::LoadMask { d, at: place, mask });
-            return Regs::from_elem(d, 1);
+            return self.load_mask(place, mask);
         }
         let (code, widen) = match at.dtype {
             DType::BF16 => (c::VPBROADCASTW, Some(c::VPMOVZXWD)),
@@ -267,16 +265,17 @@ impl Lower<'_> {
             DType::I16 => (c::VPBROADCASTW, Some(c::VPMOVSXWD)),
             DType::U8 => (c::VPBROADCASTB, Some(c::VPMOVZXBD)),
             DType::I8 => (c::VPBROADCASTB, Some(c::VPMOVSXBD)),
-            _ if class.wide() => (c::VBROADCASTSD, None),
+            _ if class.wide() => (self.b.target().broadcast(class), None),
             _ => (c::VBROADCASTSS, None),
         };
         let parts = if class.wide() { 2 } else { 1 };
         let load = |this: &mut Self, part: u8| {
-            let mask = mask.map(|m| this.mask_part(m, part));
+            let mask = mask.map(|m| this.b.part_of_mask(m, part, class));
             let d = this.b.value(class);
             this.b.push(Inst::Load { code, d, at: Place { part, ..place }, mask });
             let d = widen.map_or(d, |code| this.b.one(code, class, d));
-            if at.dtype == DType::BF16 { this.bf16(d) } else { d }
+            let d = if at.dtype == DType::BF16 { this.bf16(d) } else { d };
+            this.b.zero_outside(d, mask)
         };
         // Without a mask both halves of 64-bit lanes are the same.
         let first = load(self, 0);

@@ -4,6 +4,7 @@
 
 mod differential;
 mod encoding;
+mod encoding_vex;
 
 use std::cell::Cell;
 

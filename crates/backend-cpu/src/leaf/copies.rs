@@ -1,4 +1,4 @@
-//! A step of several times sixteen points, where the step has loops: each run of instructions between the ends of loops stands
+//! A step of several times as many points, where the step has loops: each run of instructions between the ends of loops stands
 //! once for each copy, so that a turn of a loop computes all copies. Values that are the same for all points are computed once.
 
 use super::ir::{Body, Inst, V};
@@ -34,7 +34,7 @@ fn marks(inst: &Inst) -> bool {
 
 fn copy(mut inst: Inst, n: u32, moved: &impl Fn(u32, &V) -> u32) -> Inst {
     inst.for_each_value(&mut |v| v.id = moved(n, v));
-    // Two parts of eight points are a copy.
+    // Two parts are a copy.
     let parts = 2 * n as u8;
     if let Inst::Index { part, .. } = &mut inst {
         *part += parts;

@@ -1,12 +1,13 @@
-//! The instructions of a leaf: what one step of sixteen points does, in static single assignment over registers. Every
+//! The instructions of a leaf: what one step (of sixteen points, eight with AVX2) does, in static single assignment over registers. Every
 //! instruction is one machine instruction, or a few that write their result last. Knows no register numbers.
 
 use smallvec::SmallVec;
 
 use super::encode::{Code, Constant};
+use super::target::Target;
 use crate::vir::Class;
 
-/// A value: one register of sixteen lanes of 32 bits, eight lanes of 64 bits, or a mask.
+/// A value: one register of lanes of 32 bits, half as many lanes of 64 bits, or a mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct V {
     pub(super) id: u32,
@@ -29,7 +30,7 @@ pub(super) struct Place {
     pub(super) slot: u32,
     /// Logarithm of the bytes of an element.
     pub(super) scale: u8,
-    /// Which eight points: those of a register of 64-bit lanes, and two for each copy of the step.
+    /// Which half of a step: the points of a register of 64-bit lanes, and two for each copy of the step.
     pub(super) part: u8,
     /// Bytes from the address.
     pub(super) offset: i32,
@@ -284,6 +285,53 @@ impl Inst {
         }
     }
 
+    /// Its machine instruction, where it has one that is chosen with it.
+    fn code(&self) -> Option<Code> {
+        match *self {
+            Inst::Two { code, .. }
+            | Inst::One { code, .. }
+            | Inst::Shift { code, .. }
+            | Inst::Compare { code, .. }
+            | Inst::MaskTwo { code, .. }
+            | Inst::MaskOne { code, .. }
+            | Inst::Load { code, .. }
+            | Inst::Gather { code, .. }
+            | Inst::Scatter { code, .. }
+            | Inst::Store { code, .. } => Some(code),
+            Inst::Accumulate { how: How::Two(code), .. } => Some(code),
+            Inst::Fma { .. }
+            | Inst::Blend { .. }
+            | Inst::MaskArgument { .. }
+            | Inst::LoadMask { .. }
+            | Inst::StoreMask { .. }
+            | Inst::Assign { .. }
+            | Inst::Each { .. }
+            | Inst::Check { .. }
+            | Inst::Begin { .. }
+            | Inst::End { .. }
+            | Inst::Index { .. }
+            | Inst::Accumulate { how: How::Fused | How::Extremum { .. }, .. } => None,
+        }
+    }
+
+    /// Whether a target has it.
+    fn is_of(&self, target: Target) -> bool {
+        // Those have registers of masks, and an address for each lane.
+        let wide = matches!(
+            self,
+            Inst::Compare { .. }
+                | Inst::MaskTwo { .. }
+                | Inst::MaskOne { .. }
+                | Inst::MaskArgument { .. }
+                | Inst::LoadMask { .. }
+                | Inst::StoreMask { .. }
+                | Inst::Gather { .. }
+                | Inst::Scatter { .. }
+                | Inst::Check { .. }
+        );
+        self.code().is_none_or(|code| code.is_of(target)) && (!wide || target == Target::Avx512)
+    }
+
     /// The values that it reads.
     pub(super) fn uses(&self) -> SmallVec<[V; 4]> {
         let (mut out, mut first) = (SmallVec::new(), self.def().is_some());
@@ -337,8 +385,9 @@ pub(super) struct Loop {
 }
 
 /// The step of a loop.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Body {
+    pub(super) target: Target,
     pub(super) insts: Vec<Inst>,
     pub(super) invariants: Vec<(V, Invariant)>,
     /// Values are numbered below this.
@@ -348,4 +397,24 @@ pub(super) struct Body {
     pub(super) slots: u32,
     /// The loops within the step.
     pub(super) loops: Vec<Loop>,
+}
+
+impl Body {
+    pub(super) fn new(target: Target) -> Body {
+        Body {
+            target,
+            insts: Vec::new(),
+            invariants: Vec::new(),
+            values: 0,
+            accumulators: Vec::new(),
+            slots: 0,
+            loops: Vec::new(),
+        }
+    }
+
+    /// Whether the target has all of its instructions.
+    pub(super) fn is_possible(&self) -> bool {
+        let merges = |a: &Accumulator| !matches!(a.merge, How::Two(code) if !code.is_of(self.target));
+        self.insts.iter().all(|i| i.is_of(self.target)) && self.accumulators.iter().all(merges)
+    }
 }

@@ -10,10 +10,11 @@ use smallvec::SmallVec;
 
 use super::build::Build;
 use super::codes as c;
-use super::emit::{Machine, STEP, emit};
-use super::encode::Constant;
+use super::emit::{Machine, emit};
+use super::encode::{Code, Constant};
 use super::ir::{Inst, Invariant, Place, V};
 use super::loops::{Carried, Level, coalesce};
+use super::target::Target;
 use crate::math::{Halves, Lanes};
 use crate::vir::{Access, Along, Class, VInst, VKernel, VKind, VStage, far_apart, round_16};
 
@@ -43,7 +44,7 @@ pub(crate) enum Input {
     Address { turn: Turn, at: Access },
     /// The address of the template's result.
     Template,
-    /// A value that does not vary; of a mask 16 equal bits.
+    /// A value that does not vary; of a mask 32 equal bits.
     Value { turn: Turn, value: usize, class: Class },
     /// An index expression.
     Index { turn: Turn, expr: SymExpr },
@@ -84,6 +85,7 @@ pub(crate) fn variables(stage: &VStage, number: usize) -> Vec<(u32, i64)> {
 
 /// A leaf and how it is called.
 pub(crate) struct Leaf {
+    pub(crate) target: Target,
     pub(crate) machine: Machine,
     /// What each slot of the arguments holds.
     pub(crate) inputs: Vec<Input>,
@@ -96,17 +98,15 @@ pub(crate) struct Leaf {
 }
 
 /// The leaf of a loop over `axis` around the bodies of `stages`; `None` where one has an instruction without a lowering.
-pub(crate) fn leaf(kernel: &VKernel, stages: &[usize], axis: u32) -> Option<Leaf> {
+pub(crate) fn leaf(target: Target, kernel: &VKernel, stages: &[usize], axis: u32) -> Option<Leaf> {
     // Not every loop can be one of the leaf: addresses have to be evenly spaced along it.
-    attempt(kernel, stages, axis, true).or_else(|| attempt(kernel, stages, axis, false))
+    let attempt = |loops| attempt(target, kernel, stages, axis, loops);
+    attempt(true).or_else(|| attempt(false))
 }
 
-/// Registers of accumulators that leave enough for values.
-const MOST_ACCUMULATORS: usize = 24;
-
-fn attempt(kernel: &VKernel, stages: &[usize], axis: u32, loops: bool) -> Option<Leaf> {
+fn attempt(target: Target, kernel: &VKernel, stages: &[usize], axis: u32, loops: bool) -> Option<Leaf> {
     let mut lower = Lower {
-        b: Build::default(),
+        b: Build::new(target),
         kernel,
         axis,
         turn: Turn { stage: 0, number: 0 },
@@ -133,10 +133,13 @@ fn attempt(kernel: &VKernel, stages: &[usize], axis: u32, loops: bool) -> Option
     prune(&mut body.insts, body.values);
     coalesce(&mut body.insts, body.values);
     body.slots = lower.inputs.len() as u32;
-    let fits =
-        !body.insts.is_empty() && body.insts.len() <= MOST && body.accumulators.len() <= MOST_ACCUMULATORS;
+    let fits = !body.insts.is_empty()
+        && body.insts.len() <= MOST
+        && body.accumulators.len() <= target.most_accumulators()
+        && body.is_possible();
     fits.then(|| Leaf {
-        machine: emit(&body, most_copies(kernel)),
+        target,
+        machine: emit(&body, most_copies(kernel, target)),
         inputs: lower.inputs,
         whole,
         moving: lower.in_loops,
@@ -145,9 +148,9 @@ fn attempt(kernel: &VKernel, stages: &[usize], axis: u32, loops: bool) -> Option
 }
 
 /// Copies of a step that have points to compute.
-fn most_copies(kernel: &VKernel) -> u32 {
+fn most_copies(kernel: &VKernel, target: Target) -> u32 {
     let extent = kernel.outer_axis.as_ref().and_then(|d| d.extent.as_const());
-    extent.map_or(u32::MAX, |n| (n / i64::from(STEP)).clamp(1, 64) as u32)
+    extent.map_or(u32::MAX, |n| (n / i64::from(target.step())).clamp(1, 64) as u32)
 }
 
 /// How the loops of a stage are lowered.
@@ -351,7 +354,7 @@ impl<'k> Lower<'k> {
                 let class = Class::of(inst.dtype);
                 let slot = self.slot(Input::Value { turn: key.0, value: key.1, class });
                 match class {
-                    Class::Mask => {
+                    Class::Mask if self.b.target().has_mask_registers() => {
                         let d = self.b.value(Class::Mask);
                         self.b.push(Inst::MaskArgument { d, slot });
                         Regs::from_elem(d, 1)
@@ -383,7 +386,7 @@ impl<'k> Lower<'k> {
             _ => match bits(dtype, number) {
                 Constant::Wide(bits) => self.copies(class, |b| b.wide(bits, class)),
                 Constant::Narrow(bits) => self.copies(class, |b| b.narrow(bits, class)),
-                Constant::Multiples(_) => Regs::new(),
+                Constant::Multiples(_) | Constant::Places => Regs::new(),
             },
         }
     }
@@ -502,9 +505,7 @@ impl<'k> Lower<'k> {
         let class = Class::of(dtype);
         let place = |part| Place { part, ..first };
         if class == Class::Mask {
-            let d = self.b.value(class);
-            self.b.push(Inst::LoadMask { d, at: place(0), mask });
-            return Regs::from_elem(d, 1);
+            return self.load_mask(first, mask);
         }
         let code = match dtype {
             DType::F32 | DType::I32 | DType::Bool => c::VMOVUPS,
@@ -519,7 +520,7 @@ impl<'k> Lower<'k> {
         let parts = if class.wide() { 2 } else { 1 };
         let mut regs = Regs::new();
         for part in 0..parts {
-            let mask = mask.map(|m| self.mask_part(m, part));
+            let mask = mask.map(|m| self.b.part_of_mask(m, part, class));
             let d = self.b.value(class);
             self.b.push(Inst::Load { code, d, at: place(part), mask });
             regs.push(if dtype == DType::BF16 { self.bf16(d) } else { d });
@@ -532,9 +533,31 @@ impl<'k> Lower<'k> {
         self.b.bf16_to_f32(V { class: Class::I32, ..bits })
     }
 
-    /// The eight lanes of a mask that belong to a register of 64-bit lanes.
-    pub(super) fn mask_part(&mut self, mask: V, part: u8) -> V {
-        if part == 0 { mask } else { self.b.mask_one(c::KSHIFTRW, mask, Some(8)) }
+    /// A load of truth values, each a byte: neighbours, or one for all points.
+    pub(super) fn load_mask(&mut self, at: Place, mask: Option<V>) -> Regs {
+        if self.b.target().has_mask_registers() {
+            let d = self.b.value(Class::Mask);
+            self.b.push(Inst::LoadMask { d, at, mask });
+            return Regs::from_elem(d, 1);
+        }
+        let mut bytes = self.b.value(Class::I32);
+        let code = if at.uniform { c::VPBROADCASTB } else { c::VPMOVZXBD };
+        self.b.push(Inst::Load { code, d: bytes, at, mask });
+        if at.uniform {
+            bytes = self.b.one(c::VPMOVZXBD, Class::I32, bytes);
+            bytes = self.b.zero_outside(bytes, mask);
+        }
+        Regs::from_elem(self.b.mask_of_bytes(bytes), 1)
+    }
+
+    /// A store of truth values as bytes 0 and 1.
+    fn store_mask(&mut self, value: V, at: Place, mask: Option<V>) {
+        if self.b.target().has_mask_registers() {
+            return self.b.push(Inst::StoreMask { value, at, mask });
+        }
+        let number = self.b.and_const(V { class: Class::I32, ..value }, 1);
+        let (value, code) = self.b.integers_to_store(number, 1);
+        self.b.push(Inst::Store { code, value, at, mask, imm: None });
     }
 
     fn store(&mut self, at: &Access, value: Val, mask: Option<Val>) -> Option<()> {
@@ -550,23 +573,31 @@ impl<'k> Lower<'k> {
         let first = self.access(at)?;
         let place = |part| Place { part, ..first };
         if class == Class::Mask {
-            self.b.push(Inst::StoreMask { value: regs[0], at: place(0), mask });
+            self.store_mask(regs[0], first, mask);
             return Some(());
         }
-        let (code, imm) = match at.dtype {
-            DType::F32 | DType::I32 | DType::Bool => (c::VMOVUPS_STORE, None),
-            DType::BF16 | DType::I16 => (c::VPMOVDW, None),
-            // 0: to nearest even, whatever the control register says.
-            DType::F16 => (c::VCVTPS2PH, Some(0)),
-            DType::U8 | DType::I8 => (c::VPMOVDB, None),
-            _ => (c::VMOVUPD_STORE, None),
-        };
         for (part, &value) in regs.iter().enumerate() {
-            let value = if at.dtype == DType::BF16 { self.b.f32_to_bf16(value) } else { value };
-            let mask = mask.map(|m| self.mask_part(m, part as u8));
-            self.b.push(Inst::Store { code, value, at: place(part as u8), mask, imm });
+            let part = part as u8;
+            let (value, code, imm) = self.stored_form(at.dtype, value);
+            let mask = mask.map(|m| self.b.part_of_mask(m, part, class));
+            self.b.push(Inst::Store { code, value, at: place(part), mask, imm });
         }
         Some(())
+    }
+
+    /// A register as it is stored, and the instruction for it.
+    fn stored_form(&mut self, dtype: DType, value: V) -> (V, Code, Option<u8>) {
+        match dtype {
+            DType::F32 | DType::I32 | DType::Bool => (value, c::VMOVUPS_STORE, None),
+            DType::F16 => self.b.f16_to_store(value),
+            DType::BF16 | DType::I16 | DType::U8 | DType::I8 => {
+                let value = if dtype == DType::BF16 { self.b.f32_to_bf16(value) } else { value };
+                let (value, code) = self.b.integers_to_store(value, dtype.size());
+                (value, code, None)
+            }
+            // `f64` and `i64`: kernels have no others.
+            _ => (value, c::VMOVUPD_STORE, None),
+        }
     }
 }
 

@@ -1,8 +1,12 @@
-//! Machine code of x86-64 as bytes: EVEX instructions on 512-bit registers and masks (AVX-512 F, BW, DQ, VL), the VEX forms of
-//! mask arithmetic, and the few scalar instructions of a loop. Constants are in a pool behind the code and addressed relative
+//! Machine code of x86-64 as bytes: EVEX instructions on 512-bit registers and masks (AVX-512 F, BW, DQ, VL), VEX instructions on
+//! 256-bit registers (AVX2, FMA, F16C) and masks, and the few scalar instructions of a loop. Constants are in a pool behind the code and addressed relative
 //! to the instruction pointer, so the code may be placed anywhere. Knows nothing of values and registers in use.
 
+use std::collections::hash_map::Entry;
+
 use rustc_hash::FxHashMap;
+
+use super::target::Target;
 
 /// Number of a general register.
 pub(super) type Gpr = u8;
@@ -26,7 +30,8 @@ pub(super) struct Code {
     pub(super) op: u8,
     /// The bit W; with EVEX, whether elements have 64 bits.
     pub(super) w: bool,
-    /// Bytes of an operand in memory that is not broadcast; displacements of 8 bits count in these.
+    /// Bytes of an operand in memory that is not broadcast; with EVEX displacements of 8 bits count in these. Where `length` is 2,
+    /// the VEX form has registers and operands half as long.
     pub(super) memory: u8,
     /// Length of the registers: 0 is 128 bits, 1 is 256, 2 is 512.
     pub(super) length: u8,
@@ -34,6 +39,22 @@ pub(super) struct Code {
     pub(super) reversed: bool,
     /// The two sources may be exchanged.
     pub(super) commutes: bool,
+    /// Whether leaves of 512 bits, and whether those of 256 bits may have it.
+    pub(super) avx512: bool,
+    pub(super) avx2: bool,
+}
+
+impl Code {
+    /// Whether its last operand in memory is as long as a register.
+    pub(super) fn whole(self) -> bool {
+        self.memory == 16 << self.length && !self.reversed
+    }
+    pub(super) fn is_of(self, target: Target) -> bool {
+        match target {
+            Target::Avx2 => self.avx2,
+            Target::Avx512 => self.avx512,
+        }
+    }
 }
 
 /// Where an operand in memory is.
@@ -65,6 +86,21 @@ pub(super) enum Constant {
     Wide(u64),
     /// Eight lanes of 64 bits: the multiples 0 to 7 of a step.
     Multiples(i64),
+    /// Eight lanes of 32 bits: the numbers 0 to 7.
+    Places,
+}
+
+impl Constant {
+    /// Its bytes in the pool: with VEX an instruction reads a whole register of equal lanes.
+    fn bytes(self, target: Target) -> Vec<u8> {
+        let lanes = |bytes: &[u8], vex: usize| bytes.repeat(if target == Target::Avx2 { vex } else { 1 });
+        match self {
+            Constant::Narrow(bits) => lanes(&bits.to_le_bytes(), 8),
+            Constant::Wide(bits) => lanes(&bits.to_le_bytes(), 4),
+            Constant::Multiples(step) => (0..8i64).flat_map(|k| k.wrapping_mul(step).to_le_bytes()).collect(),
+            Constant::Places => (0..8u32).flat_map(u32::to_le_bytes).collect(),
+        }
+    }
 }
 
 /// The lanes that an instruction writes.
@@ -86,14 +122,27 @@ pub(super) enum Jump {
 }
 
 /// Code under construction.
-#[derive(Default)]
 pub(super) struct Assembler {
+    target: Target,
     bytes: Vec<u8>,
     /// Places of displacements to constants, each with the number of bytes from there to the end of the instruction.
     uses: Vec<(usize, usize, Constant)>,
 }
 
 impl Assembler {
+    pub(super) fn new(target: Target) -> Assembler {
+        Assembler { target, bytes: Vec::new(), uses: Vec::new() }
+    }
+
+    /// A vector instruction on all lanes: EVEX or VEX, whichever the target has.
+    pub(super) fn vector(&mut self, code: Code, reg: u8, vvvv: u8, rm: Rm, imm: Option<u8>) {
+        debug_assert!(code.is_of(self.target), "{code:?} is not of {:?}", self.target);
+        match self.target {
+            Target::Avx512 => self.evex(code, reg, vvvv, rm, Lanes::default(), imm),
+            Target::Avx2 => self.vex(code, reg, vvvv, rm, imm),
+        }
+    }
+
     /// An EVEX instruction: destination `reg`, first source `vvvv` (0 where there is none), last operand `rm`.
     pub(super) fn evex(&mut self, code: Code, reg: u8, vvvv: u8, rm: Rm, lanes: Lanes, imm: Option<u8>) {
         let (x, b) = match rm {
@@ -127,21 +176,24 @@ impl Assembler {
         self.bytes.extend(imm);
     }
 
-    /// A VEX instruction of 128 bits (256 where `code.length` is not 0) on registers.
+    /// A VEX instruction of 128 bits (256 where `code.length` is not 0): operands as in [`Assembler::evex`].
     pub(super) fn vex(&mut self, code: Code, reg: u8, vvvv: u8, rm: Rm, imm: Option<u8>) {
-        let b = match rm {
-            Rm::Reg(r) => r >> 3 & 1,
-            Rm::Mem { base: Base::Gpr { base, .. }, .. } => base >> 3 & 1,
-            Rm::Mem { .. } => 0,
+        let (x, b) = match rm {
+            Rm::Reg(r) => (0, r >> 3 & 1),
+            Rm::Mem { base: Base::Gpr { base, index, .. }, .. } => {
+                (index.map_or(0, |(i, _)| i >> 3 & 1), base >> 3 & 1)
+            }
+            Rm::Mem { base: Base::Lanes { base, index, .. }, .. } => (index >> 3 & 1, base >> 3 & 1),
+            Rm::Mem { base: Base::Pool(_), .. } => (0, 0),
         };
-        let first = (!reg >> 3 & 1) << 7 | 1 << 6 | (b ^ 1) << 5 | code.map;
+        let first = (!reg >> 3 & 1) << 7 | (x ^ 1) << 6 | (b ^ 1) << 5 | code.map;
         let second = u8::from(code.w) << 7 | (!vvvv & 15) << 3 | u8::from(code.length > 0) << 2 | code.prefix;
         self.bytes.extend_from_slice(&[0xc4, first, second, code.op]);
-        self.operand(reg & 7, rm, 0, usize::from(imm.is_some()));
+        self.operand(reg & 7, rm, 1, usize::from(imm.is_some()));
         self.bytes.extend(imm);
     }
 
-    /// ModRM and what belongs to it. `unit`: bytes that a displacement of 8 bits counts in; 0: always 32 bits.
+    /// ModRM and what belongs to it. `unit`: bytes that a displacement of 8 bits counts in.
     fn operand(&mut self, reg: u8, rm: Rm, unit: i32, after: usize) {
         let reg = reg << 3;
         match rm {
@@ -161,7 +213,7 @@ impl Assembler {
                 );
             }
             Rm::Mem { base: Base::Gpr { base, index, displacement }, .. } => {
-                let short = (unit > 0 && displacement % unit == 0).then(|| displacement / unit);
+                let short = (displacement % unit == 0).then(|| displacement / unit);
                 let short = short.and_then(|d| i8::try_from(d).ok());
                 let mode = if short.is_some() { 0x40 } else { 0x80 };
                 match index {
@@ -302,6 +354,42 @@ impl Assembler {
     pub(super) fn call_register(&mut self, register: Gpr) {
         self.bytes.extend_from_slice(&[0xc5, 0xf8, 0x77, 0xff, 0xd0 | register & 7]);
     }
+    /// `to = base + index << scale + displacement`, 64 bits; the index is one of the first eight registers.
+    pub(super) fn lea_element(&mut self, to: Gpr, base: Gpr, (index, scale): (Gpr, u8), displacement: i32) {
+        self.bytes.extend_from_slice(&[0x48 | to >> 3 << 2 | base >> 3, 0x8d]);
+        self.element(to, base, (index, scale), displacement);
+    }
+    /// `to = [base + index << scale + displacement]`: 8 bits (scale 0) or 16 (scale 1), zero-extended; all are of the first eight
+    /// registers.
+    pub(super) fn load_element(&mut self, to: Gpr, base: Gpr, (index, scale): (Gpr, u8), displacement: i32) {
+        self.bytes.extend_from_slice(&[0x0f, if scale == 0 { 0xb6 } else { 0xb7 }]);
+        self.element(to, base, (index, scale), displacement);
+    }
+    /// Stores the low 8 bits (scale 0) or 16 (scale 1) of a register as [`Assembler::load_element`] reads them.
+    pub(super) fn store_element(
+        &mut self,
+        from: Gpr,
+        base: Gpr,
+        (index, scale): (Gpr, u8),
+        displacement: i32,
+    ) {
+        // An empty REX prefix makes the low byte of `rsi` and the like addressable.
+        let code: [u8; 2] = if scale == 0 { [0x40, 0x88] } else { [0x66, 0x89] };
+        self.bytes.extend_from_slice(&code);
+        self.element(from, base, (index, scale), displacement);
+    }
+    fn element(&mut self, reg: Gpr, base: Gpr, (index, scale): (Gpr, u8), displacement: i32) {
+        self.bytes.extend_from_slice(&[0x84 | (reg & 7) << 3, scale << 6 | (index & 7) << 3 | base & 7]);
+        self.bytes.extend_from_slice(&displacement.to_le_bytes());
+    }
+    /// `to` = number of the lowest bit of `from`, which is not zero; 32 bits, two of the first eight registers.
+    pub(super) fn lowest_bit(&mut self, to: Gpr, from: Gpr) {
+        self.bytes.extend_from_slice(&[0x0f, 0xbc, 0xc0 | (to & 7) << 3 | from & 7]);
+    }
+    /// `to &= from`, 32 bits; sets the flags; two of the first eight registers.
+    pub(super) fn and(&mut self, to: Gpr, from: Gpr) {
+        self.bytes.extend_from_slice(&[0x21, 0xc0 | (from & 7) << 3 | to & 7]);
+    }
     pub(super) fn ret(&mut self) {
         self.bytes.push(0xc3);
     }
@@ -352,29 +440,18 @@ impl Assembler {
 
     /// The code with its pool. It must be placed at a multiple of 64 bytes.
     pub(super) fn finish(mut self) -> Vec<u8> {
-        let size = |c: &Constant| match c {
-            Constant::Multiples(_) => 64,
-            Constant::Wide(_) => 8,
-            Constant::Narrow(_) => 4,
-        };
-        let mut order: Vec<Constant> = self.uses.iter().map(|u| u.2).collect();
+        let mut order: Vec<(Constant, Vec<u8>)> =
+            self.uses.iter().map(|u| (u.2, u.2.bytes(self.target))).collect();
         // Largest first, so that each is aligned to its size.
-        order.sort_by_key(|c| std::cmp::Reverse(size(c)));
+        order.sort_by_key(|(_, bytes)| std::cmp::Reverse(bytes.len()));
         if !order.is_empty() {
             self.bytes.resize(self.bytes.len().next_multiple_of(64), 0xcc);
         }
         let mut places: FxHashMap<Constant, usize> = FxHashMap::default();
-        for constant in order {
-            if places.contains_key(&constant) {
-                continue;
-            }
-            places.insert(constant, self.bytes.len());
-            match constant {
-                Constant::Narrow(bits) => self.bytes.extend_from_slice(&bits.to_le_bytes()),
-                Constant::Wide(bits) => self.bytes.extend_from_slice(&bits.to_le_bytes()),
-                Constant::Multiples(step) => {
-                    (0..8i64).for_each(|k| self.bytes.extend_from_slice(&k.wrapping_mul(step).to_le_bytes()));
-                }
+        for (constant, bytes) in order {
+            if let Entry::Vacant(place) = places.entry(constant) {
+                place.insert(self.bytes.len());
+                self.bytes.extend_from_slice(&bytes);
             }
         }
         for (at, rest, constant) in self.uses {
