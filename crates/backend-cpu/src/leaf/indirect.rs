@@ -159,11 +159,7 @@ impl Lower<'_> {
 
     /// The base of an access with an address for each lane, and the lanes' distances from it in elements.
     fn spread(&mut self, at: &Access) -> Option<(Place, Regs)> {
-        // AVX2 has no scatter, and even gathers of 512 bits gain nothing by themselves.
-        if !self.b.target().has_mask_registers()
-            || !matches!(at.dtype.size(), 4 | 8)
-            || at.dtype == DType::Bool
-        {
+        if !self.b.target().has_spread() || !matches!(at.dtype.size(), 4 | 8) || at.dtype == DType::Bool {
             return None;
         }
         let address = self.here(&at.address);

@@ -17,6 +17,8 @@ mod convert;
 mod copies;
 mod emit;
 mod encode;
+#[cfg(target_arch = "x86_64")]
+mod gathers;
 mod indirect;
 mod ir;
 mod loops;

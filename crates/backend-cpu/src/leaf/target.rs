@@ -92,6 +92,15 @@ impl Target {
             Target::Avx512 => 16,
         }
     }
+    /// Whether accesses with an address for each point are instructions of a leaf. AVX2 has no scatter, and its gathers are not used; those of
+    /// AVX-512 are where they pay, but for tests, which look at their code on every processor.
+    pub(super) fn has_spread(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return self == Target::Avx512 && (cfg!(test) || super::gathers::pay());
+        #[cfg(not(target_arch = "x86_64"))]
+        false
+    }
+
     /// Whether masks are in registers of their own.
     pub(super) const fn has_mask_registers(self) -> bool {
         matches!(self, Target::Avx512)

@@ -543,7 +543,7 @@ fn tables_are_split_where_that_costs_less() {
     assert_eq!(placed(&language_model(50257, 768, 1, true), "tp=4"), [one("embed", Some(0))]);
     // Of many rows the parts are half the bytes of the summands.
     assert_eq!(placed(&language_model(50257, 768, 1024, false), "tp=4")[0], one("embed", Some(1)));
-    // Many scores of narrow rows are dearer to gather than to compute.
+    // Many scores of narrow rows are more expensive to gather than to compute.
     let found = placed(&language_model(50257, 16, 4096, false), "tp=2");
     assert_eq!(found[1], one("head", None));
     // Fewer words than ranks, or a rank without any.
