@@ -17,8 +17,7 @@ use crate::tensor_parallel::Search;
 use crate::{Constraints, Costs, Mesh, ShardingError, localize, propagate};
 
 /// Tables by name, large ones first, with the placements along an axis that they may have, in order of preference: by rows
-/// ranks add few numbers up, which engines do quickest. `is_open` tells whether the plan has
-/// not placed a parameter yet.
+/// ranks add few numbers up, which engines do quickest. `is_open` tells whether the plan has not placed a parameter yet.
 ///
 /// # Errors
 /// A call that its operator refuses.

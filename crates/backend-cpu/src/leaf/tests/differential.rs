@@ -556,7 +556,7 @@ fn only_old_instructions(kernel: &VKernel, stage: usize) {
     }
 }
 
-/// Every number of points up to five steps of eight, with the points that are left. Kernels are not called for none.
+/// Every number of points up to five steps of eight, with the points that are left. None at all is not tried here.
 fn check_every_length(set: Isa, target: Target) {
     if Target::of(set) != Some(target) {
         return;
