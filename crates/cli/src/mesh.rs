@@ -49,7 +49,7 @@ impl MeshArgs {
             return Ok(Some(Plan::parse(&file).with_context(|| format!("in {text}"))?));
         }
         let built_in = text.split(',').map(|p| p.trim().parse()).collect::<Result<_, _>>()?;
-        Ok(Some(Plan { built_in, placements: Vec::new() }))
+        Ok(Some(Plan { built_in, ..Plan::default() }))
     }
 
     /// The options of a rank.

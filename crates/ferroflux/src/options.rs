@@ -1,5 +1,7 @@
 //! The options of a compilation.
 
+use std::collections::BTreeMap;
+
 use aot_autograd::Mixed;
 use ir_core::{AutocastDevice, DType};
 use plugin_host::LoadedBackend;
@@ -8,7 +10,7 @@ use plugin_sdk::dlpack::{DL_CUDA, DL_ROCM};
 
 use crate::Error;
 use crate::cache::Cache;
-use crate::mesh::{Member, MeshOptions, Plan};
+use crate::mesh::{Link, Member, MeshOptions, Plan};
 
 /// How to compile. `Options::new()` is the built-in `cpu` backend in default mode.
 #[derive(Clone, Debug)]
@@ -88,8 +90,8 @@ impl Options {
     /// `fsdp`: fully sharded, `tp`: tensor parallel). Every rank compiles the same program with the same options and makes the
     /// same calls on the same inputs. Compiled programs of a mesh are not cached.
     pub fn mesh(mut self, member: &Member) -> Options {
-        let (plan, placements) = (None, Vec::new());
-        self.mesh = Some(MeshOptions { member: member.clone(), plan, placements });
+        let (plan, placements, links) = (None, Vec::new(), BTreeMap::new());
+        self.mesh = Some(MeshOptions { member: member.clone(), plan, placements, links });
         self
     }
     /// Lays the program out by this plan instead; after [`mesh`](Options::mesh).
@@ -102,6 +104,13 @@ impl Options {
     pub fn placement(mut self, pattern: impl Into<String>, placements: impl Into<String>) -> Options {
         let (pattern, placements) = (pattern.into(), placements.into());
         self.mesh.iter_mut().for_each(|m| m.placements.push((pattern.clone(), placements.clone())));
+        self
+    }
+    /// Says what exchanges along an axis cost, by which placements are chosen: `link("dp", Link { latency: 5e-5, bandwidth: 2.5e10 })`.
+    /// Comes before what the plan says; after [`mesh`](Options::mesh).
+    pub fn link(mut self, axis: impl Into<String>, link: Link) -> Options {
+        let axis = axis.into();
+        self.mesh.iter_mut().for_each(|m| _ = m.links.insert(axis.clone(), link));
         self
     }
     /// Computes in mixed precision, as PyTorch does within `torch.autocast(device, dtype)`: operators on the lists of the device

@@ -56,6 +56,19 @@ const FLAGS: [&str; 9] = [
     "-fno-exceptions",
 ];
 
+/// Converts 16-bit floats by an instruction where the processor has it, which gives the same bits as the library's functions.
+fn conversions() -> &'static str {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("f16c") {
+        return "-mf16c";
+    }
+    ""
+}
+
+fn flags() -> impl Iterator<Item = &'static str> {
+    FLAGS.into_iter().chain(Some(conversions()).filter(|flag| !flag.is_empty()))
+}
+
 /// The text needs nothing of C++'s library, which takes longest to link.
 const LIBRARIES: [&str; 4] = ["-nodefaultlibs", "-lm", "-lc", "-lgcc"];
 
@@ -123,7 +136,7 @@ pub(crate) fn compile(modules: &[Module], wave: u32) -> Result<Vec<Vec<Function>
 fn one(module: &Module, wave: u32, version: &str, folder: &Path) -> Result<Vec<Function>, EmulatorError> {
     let text = text(module, wave);
     let mut hash = Sha256::new();
-    for part in [&command(), version, &FLAGS.join(" "), &text] {
+    for part in [&command(), version, &flags().collect::<Vec<_>>().join(" "), &text] {
         hash.update(part.as_bytes());
         hash.update([0]);
     }
@@ -161,7 +174,7 @@ fn build(module: &Module, text: &str, folder: &Path, library: &Path) -> Result<(
     let (source, made) = (work.path().join("module.cpp"), work.path().join("module.so"));
     std::fs::write(&source, text).map_err(|e| system(&source, &e))?;
     let mut run = Command::new(command());
-    run.args(FLAGS).arg(&source).arg("-o").arg(&made).args(LIBRARIES);
+    run.args(flags()).arg(&source).arg("-o").arg(&made).args(LIBRARIES);
     let output = run.output().map_err(|e| system(&source, &e))?;
     if !output.status.success() {
         let log: String = String::from_utf8_lossy(&output.stderr).chars().take(4000).collect();

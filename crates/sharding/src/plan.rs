@@ -8,6 +8,9 @@
 //! "*.o_proj.weight" = "tp=S(1)"
 //! "input_ids" = "dp=S(0)"
 //! "output.0" = "dp=S(0), tp=R"
+//!
+//! [links]                         # the figures of an axis by which placements are chosen; those left out are usual ones
+//! dp = { latency = 5e-5, bandwidth = 2.5e10 }
 //! ```
 //!
 //! A pattern is matched with the names of parameters and buffers, of inputs, of outputs (`output.N`), and of values of the
@@ -20,7 +23,7 @@ use ir_core::SymExpr;
 use serde::Deserialize;
 
 use crate::propagate::{Constraints, Fixed};
-use crate::{Costs, Mesh, Placement, ShardingError, tables, tensor_parallel};
+use crate::{Axis, Costs, Link, Mesh, Placement, ShardingError, tables, tensor_parallel};
 
 /// What a user says about placements.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -29,6 +32,8 @@ pub struct Plan {
     pub built_in: Vec<BuiltIn>,
     /// Patterns with placements by axis name, in order of priority.
     pub placements: Vec<(String, Vec<(String, Placement)>)>,
+    /// The figures of links by axis name; axes without have [`Link::default`].
+    pub links: BTreeMap<String, Link>,
 }
 
 /// A built-in plan over an axis.
@@ -92,6 +97,8 @@ struct File {
     built_in: Vec<String>,
     #[serde(default)]
     placements: BTreeMap<String, String>,
+    #[serde(default)]
+    links: BTreeMap<String, Link>,
 }
 
 impl Plan {
@@ -107,7 +114,7 @@ impl Plan {
             .axes()
             .iter()
             .filter_map(|a| Some(BuiltIn { kind: of(&a.name)?, axis: Some(a.name.clone()) }));
-        Plan { built_in: all.collect(), placements: Vec::new() }
+        Plan { built_in: all.collect(), ..Plan::default() }
     }
 
     /// Reads a plan file.
@@ -117,7 +124,7 @@ impl Plan {
     pub fn parse(text: &str) -> Result<Plan, ShardingError> {
         let file: File = toml::from_str(text).map_err(|e| ShardingError::Plan(e.to_string()))?;
         let built_in = file.built_in.iter().map(|b| b.parse()).collect::<Result<_, _>>()?;
-        let mut plan = Plan { built_in, placements: Vec::new() };
+        let mut plan = Plan { built_in, links: file.links, ..Plan::default() };
         for (pattern, placements) in &file.placements {
             plan.place(pattern, placements)?;
         }
@@ -144,6 +151,25 @@ impl Plan {
         let all = placements.split(',').map(|p| one(p.trim())).collect::<Result<Vec<_>, _>>()?;
         self.placements.push((pattern.to_owned(), all));
         Ok(())
+    }
+
+    /// The costs of a mesh whose links the plan may know.
+    ///
+    /// # Errors
+    /// Axes that the mesh lacks; a latency that is negative, a bandwidth that is not above zero, and what is no number.
+    pub fn costs(&self, mesh: &Mesh) -> Result<Costs, ShardingError> {
+        for (axis, link) in &self.links {
+            axis_named(mesh, axis)?;
+            if !(link.latency >= 0.0 && link.latency.is_finite() && link.bandwidth > 0.0) {
+                let Link { latency, bandwidth } = link;
+                return Err(ShardingError::Plan(format!(
+                    "the link of `{axis}` has a latency of {latency} s and a bandwidth of {bandwidth} bytes a second: write a \
+                     latency of 0 or more, and a bandwidth above 0"
+                )));
+            }
+        }
+        let link = |axis: &Axis| self.links.get(&axis.name).copied().unwrap_or_default();
+        Ok(Costs { links: mesh.axes().iter().map(link).collect(), ..Costs::default() })
     }
 
     /// What the plan fixes of a graph of prims. `forward` is the same program without its backward pass, in which `tp:auto`
@@ -176,6 +202,12 @@ impl Plan {
         }
         Ok(found.constraints(graph))
     }
+}
+
+fn axis_named(mesh: &Mesh, name: &str) -> Result<usize, ShardingError> {
+    let missing = || ShardingError::Plan(format!("the mesh `{}` has no axis `{name}`", mesh));
+    mesh.axis(name).ok_or_else(missing)
+
 }
 
 /// `R`, `S(1)`, `S(1 in 64+16+16)`, `P(sum)`.
@@ -214,8 +246,7 @@ impl Resolved<'_> {
     }
 
     fn axis(&self, name: &str) -> Result<usize, ShardingError> {
-        let missing = || ShardingError::Plan(format!("the mesh `{}` has no axis `{name}`", self.mesh));
-        self.mesh.axis(name).ok_or_else(missing)
+        axis_named(self.mesh, name)
     }
 
     fn axis_of(&self, plan: &BuiltIn) -> Result<usize, ShardingError> {

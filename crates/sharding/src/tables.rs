@@ -2,8 +2,8 @@
 //! model's scores of a vocabulary) by columns, and tables that are read at indices (embeddings) by rows or by columns. A
 //! parameter that is both, as where weights are tied, is one parameter with one placement.
 //!
-//! Whether one is split, and how, is judged by the whole layout that results: bytes of exchanges, work, and bytes of weights that a
-//! rank has. Latencies are not counted, as pairs of products are split whatever they are.
+//! Whether one is split, and how, is judged by the whole layout that results: exchanges, work, and bytes of weights that a rank has.
+//! A small table costs less to read than an exchange takes, and stays whole.
 //!
 //! Parts may be uneven, but none is empty.
 
@@ -47,12 +47,12 @@ pub(crate) fn find(
     Ok(named.filter(|(name, _)| is_open(name)).collect())
 }
 
-/// Seconds of the layout that follows from constraints, without latencies; infinite where there is none.
+/// Seconds of the layout that follows from constraints; infinite where there is none.
 pub(crate) fn seconds(graph: &Graph, mesh: &Mesh, constraints: &Constraints, costs: &Costs) -> f64 {
     let laid_out = || {
         let layout = propagate(graph, mesh, constraints, costs)?;
         let local = localize(graph, mesh, &layout, &mesh.coordinates(0))?;
-        Ok::<f64, ShardingError>(costs.without_latency(mesh).layout(graph, mesh, &layout, &local))
+        Ok::<f64, ShardingError>(costs.layout(graph, mesh, &layout, &local))
     };
     laid_out().unwrap_or(f64::INFINITY)
 }

@@ -1,7 +1,7 @@
 //! A program's layout on a mesh, without any device: placements, exchanges, memory and time as they are predicted.
 
 use fx_ir::{InputKind, NodeKind};
-use sharding::{Costs, Mesh, Plan, localize, propagate, spec};
+use sharding::{Mesh, Plan, localize, propagate, spec};
 
 use crate::pipeline::{Cx, StageId};
 use crate::{Error, Program};
@@ -57,10 +57,12 @@ pub struct LaidOut {
 ///
 /// # Errors
 /// Those of the stages, and of a plan that does not fit.
-pub fn layout(program: &Program, mesh: &Mesh, plan: Option<&Plan>, costs: &Costs) -> Result<LaidOut, Error> {
+pub fn layout(program: &Program, mesh: &Mesh, plan: Option<&Plan>) -> Result<LaidOut, Error> {
     let graph = program.through(StageId::Optimized, &Cx::inference()?)?;
     let usual = Plan::usual(mesh);
-    let fixed = plan.unwrap_or(&usual).resolve(&graph, &graph, mesh, costs)?;
+    let plan = plan.unwrap_or(&usual);
+    let costs = &plan.costs(mesh)?;
+    let fixed = plan.resolve(&graph, &graph, mesh, costs)?;
     let layout = propagate(&graph, mesh, &fixed, costs)?;
     let local = localize(&graph, mesh, &layout, &mesh.coordinates(0))?;
     let mut found = LaidOut::default();

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use fx_ir::{Graph, InputKind};
 use kernel_ir::{ExternOp, Program, Step, side_by_side};
 use plugin_host::{LoadedExecutable, Value};
-use sharding::{Costs, Mesh, Part, Plan, Spec, localize, propagate, spec};
+use sharding::{Link, Mesh, Part, Plan, Spec, localize, propagate, spec};
 use tensor::Tensor;
 use tracing::info_span;
 
@@ -23,6 +23,8 @@ pub(crate) struct MeshOptions {
     pub(crate) plan: Option<Plan>,
     /// Placements by pattern, which come before the plan's.
     pub(crate) placements: Vec<(String, String)>,
+    /// Figures of links by axis, which come before the plan's.
+    pub(crate) links: BTreeMap<String, Link>,
 }
 
 /// The graph of a rank.
@@ -51,7 +53,8 @@ impl MeshOptions {
     pub(crate) fn whole_plan(&self, mesh: &Mesh) -> Result<Plan, Error> {
         let usual = || if self.placements.is_empty() { Plan::usual(mesh) } else { Plan::default() };
         let rest = self.plan.clone().unwrap_or_else(usual);
-        let mut plan = Plan { built_in: rest.built_in, placements: Vec::new() };
+        let mut plan = Plan { built_in: rest.built_in, links: rest.links, ..Plan::default() };
+        plan.links.extend(self.links.clone());
         for (pattern, placements) in &self.placements {
             plan.place(pattern, placements)?;
         }
@@ -66,8 +69,9 @@ impl MeshOptions {
     pub(crate) fn shard(&self, graph: &Graph, forward: &Graph) -> Result<Sharded, Error> {
         let _span = info_span!("shard").entered();
         let mesh = self.member.mesh();
-        let costs = Costs::default();
-        let fixed = self.whole_plan(mesh)?.resolve(graph, forward, mesh, &costs)?;
+        let plan = self.whole_plan(mesh)?;
+        let costs = plan.costs(mesh)?;
+        let fixed = plan.resolve(graph, forward, mesh, &costs)?;
         let layout = propagate(graph, mesh, &fixed, &costs)?;
         for (node, target, why) in &layout.gathered {
             tracing::info!(target: "sharding", node, target, "runs on whole tensors: {why}");

@@ -156,7 +156,7 @@ fn assert_bounded(what: &str, got: &Tensor, expected: &Tensor, most: f64) {
 fn training_on_meshes(name: &str, train: &TrainOptions, normalised: bool) {
     let Some(program) = golden(name) else { return };
     let given = inputs(&program);
-    trains_alike(name, (&program, &given), train, normalised, &MESHES);
+    trains_alike(name, (&program, &given), train, normalised, &MESHES, &as_rank);
 }
 
 /// Four training steps on meshes, against the same on one rank: losses, and the weights behind them.
@@ -166,6 +166,7 @@ pub(crate) fn trains_alike(
     train: &TrainOptions,
     normalised: bool,
     meshes: &[&str],
+    options: &(dyn Fn(&Member) -> Options + Sync),
 ) {
     let run = |options: &Options| {
         let mut step = program.train_step(train, options).unwrap_or_else(|e| panic!("{name}: {e}"));
@@ -178,7 +179,7 @@ pub(crate) fn trains_alike(
     let noise = if normalised { noise(program, given) } else { Vec::new() };
     assert!(noise.len() * 10 <= weights.len(), "{name}: most parameters would not be judged: {noise:?}");
     for mesh in meshes.iter().copied() {
-        let all = on_mesh(mesh, &format!("train {name} {normalised}"), |member| run(&as_rank(member)));
+        let all = on_mesh(mesh, &format!("train {name} {normalised}"), |member| run(&options(member)));
         for (rank, (losses, own)) in all.iter().enumerate() {
             for (l, e) in losses.iter().zip(&expected) {
                 assert!(

@@ -1,15 +1,22 @@
 //! A small language model with an odd vocabulary on meshes: its embedding and its last product are in parts under `tp:auto`, apart
 //! or tied. What ranks compute is judged against one rank, and the layout by what it says of itself.
 
-use ferroflux::mesh::{Costs, LaidOut, Mesh, layout};
+use ferroflux::mesh::{LaidOut, Link, Member, Mesh, Plan, layout};
 use ferroflux::optim::{Optimizer, Sgd};
 use ferroflux::train::TrainOptions;
-use ferroflux::{Program, Tensor};
+use ferroflux::{Options, Program, Tensor};
 
-use crate::mesh::{Filled, alone, as_rank, assert_close, on_mesh, trains_alike};
+use crate::mesh::{Filled, alone, assert_close, on_mesh, trains_alike};
 
 const WORDS: usize = 1001;
 const MESHES: [&str; 3] = ["tp=2", "tp=4", "dp=2,tp=2"];
+
+/// Of links whose exchanges cost their bytes alone small tables are split as large ones are.
+const LINK: Link = Link { latency: 0.0, bandwidth: 1.5e11 };
+
+fn as_rank(member: &Member) -> Options {
+    crate::mesh::as_rank(member).link("tp", LINK)
+}
 
 /// What the model returns.
 #[derive(Clone, Copy, PartialEq)]
@@ -142,7 +149,7 @@ fn training_steps_are_those_of_one_rank() {
     let train = TrainOptions::new(Optimizer::Sgd(Sgd { momentum: 0.9, ..Default::default() }));
     for tied in [false, true] {
         let (program, given) = (model(tied, Returns::Loss), inputs(Returns::Loss));
-        trains_alike(&format!("vocabulary tied {tied}"), (&program, &given), &train, false, &MESHES);
+        trains_alike(&format!("vocabulary tied {tied}"), (&program, &given), &train, false, &MESHES, &as_rank);
     }
 }
 
@@ -168,7 +175,9 @@ fn a_word_outside_of_the_vocabulary_is_an_error_on_every_rank() {
 
 fn laid_out(tied: bool, returns: Returns, mesh: &str) -> LaidOut {
     let mesh: Mesh = mesh.parse().unwrap();
-    layout(&model(tied, returns), &mesh, None, &Costs::default()).unwrap()
+    let mut plan = Plan::usual(&mesh);
+    plan.links.insert("tp".to_owned(), LINK);
+    layout(&model(tied, returns), &mesh, Some(&plan)).unwrap()
 }
 
 /// Exchanges of values by name, with the bytes that a rank sends.

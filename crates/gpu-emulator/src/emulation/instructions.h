@@ -187,12 +187,17 @@ template <int PENDING> DEV void wgmma_wait() { ffx_product_wait(PENDING); }
 DEV float ffx_factor(bf16 x) { return widen(x); }
 DEV float ffx_factor(f16 x) { return widen(x); }
 DEV float ffx_factor(float x) { return ffx_tf32(__float_as_uint(x)); }
-template <class T> DEV float ffx_element(FfxOperand operand, int major, int row, int k) {
+// A row's elements of a product: two pieces of 16 bytes where they lie side by side.
+template <class T, int MAJOR, int K> DEV void ffx_elements(FfxOperand operand, int row, double (&x)[K]) {
     constexpr int LINE = 128 / (int)sizeof(T);
-    u64 at = (u64)operand.at;
-    if (major == K_MAJOR) at += (u64)(row * 128 + k * (int)sizeof(T));
-    else at += (u64)(row / LINE * operand.lead + k * 128 + row % LINE * (int)sizeof(T));
-    return ffx_factor(*(const T *)ffx_swizzled(at));
+    if (MAJOR == K_MAJOR) {
+        const T *pieces[2];
+        for (int i = 0; i < 2; ++i) pieces[i] = (const T *)ffx_swizzled((u64)operand.at + (u64)(row * 128 + i * 16));
+        for (int k = 0; k < K; ++k) x[k] = ffx_factor(pieces[k / (K / 2)][k % (K / 2)]);
+    } else {
+        const u64 at = (u64)operand.at + (u64)(row / LINE * operand.lead + row % LINE * (int)sizeof(T));
+        for (int k = 0; k < K; ++k) x[k] = ffx_factor(*(const T *)ffx_swizzled(at + (u64)(k * 128)));
+    }
 }
 
 // A thread's share of the product with the elements of its two rows of the left operand: exact products, added in double
@@ -200,15 +205,13 @@ template <class T> DEV float ffx_element(FfxOperand operand, int major, int row,
 template <class T, int N, int MB, class Left> static void ffx_wgmma_rows(FfxProduct p, FfxOperand b, Left left) {
     constexpr int K = 32 / (int)sizeof(T);
     const int lane = threadIdx.x & 31;
-    float row[2][K];
-    for (int h = 0; h < 2; ++h)
-        for (int k = 0; k < K; ++k) row[h][k] = left(h, k);
+    double row[2][K], x[K];
+    for (int h = 0; h < 2; ++h) left(h, row[h]);
     for (int c = 0; c < N / 4; ++c) {
         double sum[2] = {};
-        for (int k = 0; k < K; ++k) {
-            const float x = ffx_element<T>(b, MB, c / 2 * 8 + lane % 4 * 2 + c % 2, k);
-            for (int h = 0; h < 2; ++h) sum[h] += (double)row[h][k] * x;
-        }
+        ffx_elements<T, MB, K>(b, c / 2 * 8 + lane % 4 * 2 + c % 2, x);
+        for (int k = 0; k < K; ++k)
+            for (int h = 0; h < 2; ++h) sum[h] += row[h][k] * x[k];
         for (int h = 0; h < 2; ++h) {
             float *d = p.d + c / 2 * 4 + 2 * h + c % 2;
             *d = (float)(p.more ? *d + sum[h] : sum[h]);
@@ -218,7 +221,8 @@ template <class T, int N, int MB, class Left> static void ffx_wgmma_rows(FfxProd
 template <class T, int N, int MA, int MB> static void ffx_wgmma(FfxProduct p) {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5 & 3;
     const FfxOperand a = {(const u8 *)p.a, p.lead_a}, b = {(const u8 *)p.b, p.lead_b};
-    ffx_wgmma_rows<T, N, MB>(p, b, [&](int h, int k) { return ffx_element<T>(a, MA, 16 * warp + lane / 4 + 8 * h, k); });
+    constexpr int K = 32 / (int)sizeof(T);
+    ffx_wgmma_rows<T, N, MB>(p, b, [&](int h, double (&x)[K]) { ffx_elements<T, MA, K>(a, 16 * warp + lane / 4 + 8 * h, x); });
 }
 
 // The 4 lanes that hold two rows exchange their parts of them.
@@ -234,7 +238,9 @@ static void ffx_held_rows(void **lanes, u64) {
 }
 template <class T, int N, int MB> static void ffx_wgmma_held(FfxProduct p) {
     const FfxOperand b = {(const u8 *)p.b, p.lead_b};
-    ffx_wgmma_rows<T, N, MB>(p, b, [&](int h, int k) { return ffx_half<T>(p.rows[h * 8 + k / 2], k % 2); });
+    ffx_wgmma_rows<T, N, MB>(p, b, [&](int h, double (&x)[16]) {
+        for (int k = 0; k < 16; ++k) x[k] = ffx_half<T>(p.rows[h * 8 + k / 2], k % 2);
+    });
 }
 template <class T, int N> struct WgmmaHeld {
     template <int MB> DEV void run(float (&d)[N / 2], const u32 (&a)[4], FfxOperand b, bool more) {

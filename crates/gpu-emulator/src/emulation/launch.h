@@ -28,7 +28,7 @@ static void ffx_enter() {
     for (ffx_u32 i = first; i < first + FFX_WAVE && i < blockDim.x; ++i)
         if (ffx_fibers[i].state == FFX_WARP && ffx_fibers[i].mask >> me % FFX_WAVE & 1ULL)
             ffx_fail(FFX_DIVERGED, "a lane left the kernel while lane %d of its warp waits for it", (int)(i - first));
-    ffx_self->state = FFX_DONE;
+    ffx_put(ffx_self, FFX_DONE);
     ffx_lanes_of[me / FFX_WAVE].left |= 1ULL << me % FFX_WAVE;
     ++ffx_finished;
     for (;;) ffx_yield();
@@ -81,20 +81,26 @@ static bool ffx_block() {
     ffx_u32 stack = 0, n = blockDim.x;
     ffx_waiting = ffx_finished = 0;
     for (auto &part : ffx_parts) part = {0, 0};
-    for (auto &lanes : ffx_lanes_of) lanes = {0, 0, 0};
+    for (auto &lanes : ffx_lanes_of) lanes = {0, 0, 0, 0};
     ffx_bulk_clear();
     for (ffx_u32 t = 0; t < n; ++t) {
         FfxFiber *f = ffx_fibers + t;
-        f->state = FFX_NEW;
+        ffx_put(f, FFX_NEW);
         f->copy_count = f->copy_group = 0;
     }
     for (bool back = ffx_now->backward; ffx_finished < n; back = !back) {
         bool moved = false;
-        for (ffx_u32 i = 0; i < n; ++i) {
-            ffx_u32 t = back ? n - 1 - i : i;
-            if (ffx_fibers[t].state > FFX_READY) continue;
-            moved = true;
-            if (!ffx_resume(t, &stack)) return false;
+        const ffx_u32 warps = (n + FFX_WAVE - 1) / FFX_WAVE;
+        for (ffx_u32 i = 0; i < warps; ++i) {
+            const ffx_u32 warp = back ? warps - 1 - i : i;
+            // Lanes that this turn has not come to yet.
+            ffx_u64 ahead = FFX_ALL;
+            while (const ffx_u64 ready = ffx_lanes_of[warp].ready & ahead) {
+                const int lane = back ? 63 - __builtin_clzll(ready) : __builtin_ctzll(ready);
+                ahead = back ? (1ULL << lane) - 1 : ~((2ULL << lane) - 1);
+                moved = true;
+                if (!ffx_resume(warp * FFX_WAVE + (ffx_u32)lane, &stack)) return false;
+            }
         }
         if (!moved) {
             ffx_stuck();

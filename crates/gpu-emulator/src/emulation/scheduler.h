@@ -47,9 +47,10 @@ static FfxFiber ffx_fibers[FFX_MOST_THREADS];
 static FfxFiber *ffx_self;
 static void *ffx_scheduler_sp;
 static ffx_u32 ffx_waiting, ffx_finished;
-// The lanes of each warp that wait for a collective, that wait for the block, and that have left: what a lane looks at when it
-// arrives, since looking at each of the others would make a collective's cost grow as the square of the lanes.
-static struct FfxLanes { ffx_u64 warp, block, left; } ffx_lanes_of[FFX_MOST_THREADS / FFX_WAVE];
+// The lanes of each warp that wait for a collective, that wait for the block, that have left, and that may go on: what a lane looks
+// at when it arrives, and the scheduler after each, since looking at each of the others would make a collective's cost grow as the
+// square of the lanes.
+static struct FfxLanes { ffx_u64 warp, block, left, ready; } ffx_lanes_of[FFX_MOST_THREADS / FFX_WAVE];
 // The votes of the barrier that threads have reached so far, and the result of the last one.
 static struct FfxVotes { int all, any, count; } ffx_votes, ffx_voted;
 static struct { int here, threads; } ffx_parts[FFX_BARRIERS];
@@ -79,6 +80,14 @@ enum { FFX_SAVED = 20 };
 #endif
 
 static inline ffx_u32 ffx_number() { return (ffx_u32)(ffx_self - ffx_fibers); }
+
+static inline void ffx_put(FfxFiber *f, int state) {
+    const ffx_u32 number = (ffx_u32)(f - ffx_fibers);
+    const ffx_u64 lane = 1ULL << number % FFX_WAVE;
+    ffx_u64 &ready = ffx_lanes_of[number / FFX_WAVE].ready;
+    ready = state <= FFX_READY ? ready | lane : ready & ~lane;
+    f->state = state;
+}
 
 // Ends the launch with an error: the calling fiber never runs again.
 static __noinline__ void ffx_fail(ffx_u32 error, const char *what, int a = 0, int b = 0) {
@@ -130,7 +139,7 @@ static __noinline__ void ffx_copy_wait(int pending) {
 // ---- barriers
 static void ffx_release(int state, int barrier) {
     for (ffx_u32 t = 0; t < blockDim.x; ++t)
-        if (ffx_fibers[t].state == state && ffx_fibers[t].barrier == barrier) ffx_fibers[t].state = FFX_READY;
+        if (ffx_fibers[t].state == state && ffx_fibers[t].barrier == barrier) ffx_put(ffx_fibers + t, FFX_READY);
     if (state == FFX_BLOCK)
         for (auto &lanes : ffx_lanes_of) lanes.block = 0;
 }
@@ -144,7 +153,7 @@ static __noinline__ void ffx_sync(int line, int value) {
     ffx_votes.any |= value != 0;
     ffx_votes.count += value != 0;
     if (++ffx_waiting < blockDim.x) {
-        f->state = FFX_BLOCK;
+        ffx_put(f, FFX_BLOCK);
         ffx_lanes_of[ffx_number() / FFX_WAVE].block |= 1ULL << ffx_number() % FFX_WAVE;
         ffx_yield();
         return;
@@ -173,7 +182,7 @@ static __noinline__ void ffx_barrier(int number, int threads, bool wait) {
         ffx_release(FFX_PART, number);
     } else if (wait) {
         ffx_self->barrier = number;
-        ffx_self->state = FFX_PART;
+        ffx_put(ffx_self, FFX_PART);
         ffx_yield();
     }
 }
@@ -203,7 +212,7 @@ static __noinline__ void ffx_collective(ffx_u64 mask, void *operands, FfxWork wo
             ffx_fail(FFX_DIVERGED, "lanes %d and %d wait at different collectives", i, (int)lane);
     }
     if (!all) {
-        f->state = FFX_WARP;
+        ffx_put(f, FFX_WARP);
         lanes_of.warp |= 1ULL << lane;
         ffx_yield();
         return;
@@ -214,6 +223,7 @@ static __noinline__ void ffx_collective(ffx_u64 mask, void *operands, FfxWork wo
     work(lanes, mask);
     for (ffx_u32 i = 0; i < FFX_WAVE; ++i)
         if (i != lane && mask >> i & 1ULL) warp[i].state = FFX_READY;
+    lanes_of.ready |= mask;
 }
 
 static void ffx_nothing(void **, ffx_u64) {}

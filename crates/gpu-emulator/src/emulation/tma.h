@@ -14,7 +14,7 @@ static void ffx_phase_init(void *bar, int count) {
 // Wakes the threads that wait at a barrier.
 static void ffx_phase_wake(void *bar) {
     for (ffx_u32 t = 0; t < blockDim.x; ++t)
-        if (ffx_fibers[t].state == FFX_PHASE && ffx_fibers[t].operands == bar) ffx_fibers[t].state = FFX_READY;
+        if (ffx_fibers[t].state == FFX_PHASE && ffx_fibers[t].operands == bar) ffx_put(ffx_fibers + t, FFX_READY);
 }
 static void ffx_phase_check(void *bar) {
     FfxPhase *p = (FfxPhase *)bar;
@@ -95,7 +95,7 @@ static __noinline__ void ffx_phase_wait(void *bar, ffx_u32 parity) {
         ffx_box_arrive(bar);
         if (((FfxPhase *)bar)->parity != parity) return;
         ffx_self->operands = bar;
-        ffx_self->state = FFX_PHASE;
+        ffx_put(ffx_self, FFX_PHASE);
         ffx_yield();
     }
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use fx_ir::{Arg, Graph, InputKind, Output, OutputKind, ValueId, ValueType};
 use ir_core::{DType, Shape, SymExpr, TensorMeta};
 use prims::Builder;
-use sharding::{Constraints, Costs, Kind, Mesh, Placement, Plan, localize, propagate};
+use sharding::{Constraints, Costs, Kind, Link, Mesh, Placement, Plan, localize, propagate};
 use tensor::Tensor;
 
 use crate::ranks::{self, Symbols};
@@ -471,9 +471,10 @@ fn the_most_likely_word_of_a_vocabulary_in_parts() {
     let graph: Graph = SCORES.parse().unwrap();
     let mut plan = Plan::default();
     plan.place("head.weight", "tp=S(0)").unwrap();
+    plan.links.insert("tp".to_owned(), Link { latency: 0.0, ..Link::default() });
     for (mesh, ranks) in [("tp=2", 2.0), ("tp=4", 4.0), ("tp=5", 5.0)] {
         let mesh: Mesh = mesh.parse().unwrap();
-        let costs = Costs::default().without_latency(&mesh);
+        let costs = plan.costs(&mesh).unwrap();
         let fixed = plan.resolve(&graph, &graph, &mesh, &costs).unwrap();
         let layout = propagate(&graph, &mesh, &fixed, &costs).unwrap();
         let local = localize(&graph, &mesh, &layout, &mesh.coordinates(1)).unwrap();
@@ -528,26 +529,33 @@ fn language_model(words: i64, width: i64, tokens: i64, tied: bool) -> String {
 
 #[test]
 fn tables_are_split_where_that_costs_less() {
-    let placed = |text: &str, mesh: &str| -> Vec<(String, Option<Placement>)> {
+    let placed_by = |plan: &Plan, text: &str, mesh: &str| -> Vec<(String, Option<Placement>)> {
         let (graph, mesh): (Graph, Mesh) = (text.parse().unwrap(), mesh.parse().unwrap());
-        let fixed = Plan::usual(&mesh).resolve(&graph, &graph, &mesh, &Costs::default()).unwrap();
+        let fixed = plan.resolve(&graph, &graph, &mesh, &plan.costs(&mesh).unwrap()).unwrap();
         let parameters = graph.inputs().filter(|(_, kind, _)| *kind == InputKind::Parameter);
         parameters
             .map(|(v, _, name)| (name.to_owned(), fixed.values.get(&v).and_then(|f| f[0].clone())))
             .collect()
     };
+    let placed = |text: &str, mesh: &str| placed_by(&Plan::usual(&mesh.parse().unwrap()), text, mesh);
     let one = |name: &str, dim: Option<usize>| (name.to_owned(), dim.map(Placement::shard));
     // One token: the scores are few bytes beside the weight that a rank need not read.
     let found = placed(&language_model(50257, 768, 1, false), "tp=4");
     assert_eq!(found, [one("embed", Some(0)), one("head", Some(0))]);
     assert_eq!(placed(&language_model(50257, 768, 1, true), "tp=4"), [one("embed", Some(0))]);
+    // A small table is read in less time than an exchange takes: that of a classifier, that of a tiny vocabulary.
+    assert_eq!(placed(&language_model(1000, 2048, 32, false), "tp=4"), [one("embed", None), one("head", None)]);
+    assert_eq!(placed(&language_model(1000, 64, 1, true), "tp=2"), [one("embed", None)]);
     // Of many rows the parts are half the bytes of the summands.
     assert_eq!(placed(&language_model(50257, 768, 1024, false), "tp=4")[0], one("embed", Some(1)));
     // Many scores of narrow rows are more expensive to gather than to compute.
     let found = placed(&language_model(50257, 16, 4096, false), "tp=2");
     assert_eq!(found[1], one("head", None));
-    // Fewer words than ranks, or a rank without any.
-    assert_eq!(placed(&language_model(3, 4096, 1, true), "tp=4"), [one("embed", Some(1))]);
+    // Fewer words than ranks, or a rank without any; of links whose exchanges cost their bytes alone small tables are split too.
+    let mesh: Mesh = "tp=4".parse().unwrap();
+    let mut plan = Plan::usual(&mesh);
+    plan.links.insert("tp".to_owned(), Link { latency: 0.0, ..Link::default() });
+    assert_eq!(placed_by(&plan, &language_model(3, 4096, 1, true), "tp=4"), [one("embed", Some(1))]);
     let mut plan = Plan::usual(&"tp=2".parse().unwrap());
     plan.place("embed", "tp=R").unwrap();
     let (graph, mesh): (Graph, Mesh) =
@@ -557,4 +565,22 @@ fn tables_are_split_where_that_costs_less() {
         fixed.values.values().flatten().flatten().all(|p| *p == Placement::Replicate),
         "what a user fixes stays"
     );
+}
+
+#[test]
+fn a_plan_tells_what_links_cost() {
+    let plan = Plan::parse("use = [\"ddp\"]\n[links]\ndp = { latency = 5e-5 }\n").unwrap();
+    let costs = plan.costs(&"dp=2,tp=2".parse().unwrap()).unwrap();
+    assert_eq!(costs.links, [Link { latency: 5e-5, ..Link::default() }, Link::default()]);
+    let wrong = |text: &str, mesh: &str| {
+        let plan = Plan::parse(text).map_err(|e| e.to_string());
+        plan.and_then(|p| p.costs(&mesh.parse().unwrap()).map_err(|e| e.to_string())).unwrap_err()
+    };
+    let missing = wrong("[links]\ndp = { latency = 5e-5 }\n", "tp=2");
+    assert!(missing.contains("no axis `dp`"), "{missing}");
+    for figures in ["latency = -1.0", "latency = nan", "bandwidth = 0.0", "bandwidth = nan"] {
+        let found = wrong(&format!("[links]\ntp = {{ {figures} }}\n"), "tp=2");
+        assert!(found.contains("`tp`") && found.contains("bandwidth above 0"), "{figures}: {found}");
+    }
+    assert!(wrong("[links]\ntp = { speed = 1.0 }\n", "tp=2").contains("speed"));
 }

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use anyhow::Result;
-use ferroflux::mesh::{Costs, LaidOut, layout};
+use ferroflux::mesh::{LaidOut, layout};
 use serde_json::{Value, json};
 
 use crate::mesh::MeshArgs;
@@ -14,7 +14,7 @@ use crate::show;
 pub(super) fn run(args: &MeshArgs, model: &Model, as_json: bool, out: &mut dyn Write) -> Result<()> {
     let Some(mesh) = &args.mesh else { return Ok(()) };
     let plan = args.plan()?;
-    let found = layout(&model.program, mesh, plan.as_ref(), &Costs::default())?;
+    let found = layout(&model.program, mesh, plan.as_ref())?;
     if as_json {
         writeln!(out, "{}", json(model, mesh, &found))?;
         return Ok(());
