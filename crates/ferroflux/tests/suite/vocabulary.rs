@@ -1,7 +1,7 @@
 //! A small language model with an odd vocabulary on meshes: its embedding and its last product are in parts under `tp:auto`, apart
 //! or tied. What ranks compute is judged against one rank, and the layout by what it says of itself.
 
-use ferroflux::mesh::{LaidOut, Link, Member, Mesh, Plan, layout};
+use ferroflux::mesh::{LaidOut, Member, Mesh, Plan, layout};
 use ferroflux::optim::{Optimizer, Sgd};
 use ferroflux::train::TrainOptions;
 use ferroflux::{Options, Program, Tensor};
@@ -11,11 +11,17 @@ use crate::mesh::{Filled, alone, assert_close, on_mesh, trains_alike};
 const WORDS: usize = 1001;
 const MESHES: [&str; 3] = ["tp=2", "tp=4", "dp=2,tp=2"];
 
-/// Of links whose exchanges cost their bytes alone small tables are split as large ones are.
-const LINK: Link = Link { latency: 0.0, bandwidth: 1.5e11 };
+/// `tp:auto` would leave tables of this size whole, as reading them takes less time than an exchange.
+fn plan(mesh: &Mesh, tied: bool) -> Plan {
+    let mut plan = Plan::usual(mesh);
+    for table in if tied { &["embed.weight"][..] } else { &["embed.weight", "head.weight"] } {
+        plan.place(table, "tp=S(0)").unwrap();
+    }
+    plan
+}
 
-fn as_rank(member: &Member) -> Options {
-    crate::mesh::as_rank(member).link("tp", LINK)
+fn as_rank(member: &Member, tied: bool) -> Options {
+    crate::mesh::as_rank(member).plan(plan(member.mesh(), tied))
 }
 
 /// What the model returns.
@@ -132,7 +138,7 @@ fn scores_losses_and_words_are_those_of_one_rank() {
         for mesh in MESHES {
             let all = on_mesh(mesh, &format!("vocabulary {tied} {}", returns as u8), |member| {
                 program
-                    .compile(&as_rank(member))
+                    .compile(&as_rank(member, tied))
                     .unwrap()
                     .call(&given)
                     .unwrap_or_else(|e| panic!("{mesh}: {e}"))
@@ -149,7 +155,9 @@ fn training_steps_are_those_of_one_rank() {
     let train = TrainOptions::new(Optimizer::Sgd(Sgd { momentum: 0.9, ..Default::default() }));
     for tied in [false, true] {
         let (program, given) = (model(tied, Returns::Loss), inputs(Returns::Loss));
-        trains_alike(&format!("vocabulary tied {tied}"), (&program, &given), &train, false, &MESHES, &as_rank);
+        trains_alike(&format!("vocabulary tied {tied}"), (&program, &given), &train, false, &MESHES, &|member| {
+            as_rank(member, tied)
+        });
     }
 }
 
@@ -161,7 +169,7 @@ fn a_word_outside_of_the_vocabulary_is_an_error_on_every_rank() {
     given[0] = Tensor::from_vec(words, &[2, 8]).unwrap();
     let wanted = program.compile(&alone()).unwrap().call(&given).unwrap_err().to_string();
     let all = on_mesh("tp=2", "outside", |member| {
-        let model = program.compile(&as_rank(member)).unwrap();
+        let model = program.compile(&as_rank(member, true)).unwrap();
         model.call(&given).map(drop).map_err(|e| e.to_string())
     });
     for found in all {
@@ -175,9 +183,7 @@ fn a_word_outside_of_the_vocabulary_is_an_error_on_every_rank() {
 
 fn laid_out(tied: bool, returns: Returns, mesh: &str) -> LaidOut {
     let mesh: Mesh = mesh.parse().unwrap();
-    let mut plan = Plan::usual(&mesh);
-    plan.links.insert("tp".to_owned(), LINK);
-    layout(&model(tied, returns), &mesh, Some(&plan)).unwrap()
+    layout(&model(tied, returns), &mesh, Some(&plan(&mesh, tied))).unwrap()
 }
 
 /// Exchanges of values by name, with the bytes that a rank sends.
