@@ -22,10 +22,6 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
         |b, c| { unpooled(b, c, 3) }
     ),
     composite!(
-        "aten::max_pool3d_with_indices_backward(Tensor grad_output, Tensor self, int[3] kernel_size, int[3] stride, int[3] padding, int[3] dilation, bool ceil_mode, Tensor indices) -> Tensor",
-        |b, c| unpooled(b, c, 3)
-    ),
-    composite!(
         "aten::fractional_max_pool2d_backward(Tensor grad_output, Tensor self, int[2] kernel_size, int[2] output_size, Tensor indices) -> Tensor",
         |b, c| unpooled(b, c, 2)
     ),

@@ -117,13 +117,6 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
         "aten::max_unpool3d(Tensor self, Tensor indices, SymInt[3] output_size, int[3] stride, int[3] padding) -> Tensor",
         |b, c| unpool(b, c, 3)
     ).autocast(Autocast::FLOAT32_ON_CPU),
-    composite!(
-        "aten::max_pool2d_with_indices_backward(Tensor grad_output, Tensor self, int[2] kernel_size, int[2] stride, int[2] padding, int[2] dilation, bool ceil_mode, Tensor indices) -> Tensor",
-        |b, c| {
-            let sizes = b.sizes(c.value("self")?)?;
-            out(planes(b, c.value("grad_output")?, c.value("indices")?, &sizes, 2, "add")?)
-        }
-    ),
 ];
 
 /// `prims.index_put`.

@@ -9,6 +9,7 @@ use kernel_ir::ReduceOp;
 use smallvec::smallvec;
 
 use crate::ops::common::{choose, want_inexact, widen};
+use crate::ops::indexing::scatter::planes;
 use crate::ops::primitive::movement::lowest;
 use crate::ops::shapes::shape::{self, Made, out};
 use crate::{Autocast, Builder, Call, OpDef, OpError};
@@ -38,6 +39,14 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
     composite!(
         "aten::max_pool3d_with_indices(Tensor self, int[3] kernel_size, int[3] stride=[], int[3] padding=0, int[3] dilation=1, bool ceil_mode=False) -> (Tensor, Tensor)",
         |b, c| max_pool(b, c, 3, true)
+    ),
+    composite!(
+        "aten::max_pool2d_with_indices_backward(Tensor grad_output, Tensor self, int[2] kernel_size, int[2] stride, int[2] padding, int[2] dilation, bool ceil_mode, Tensor indices) -> Tensor",
+        |b, c| max_pool_backward(b, c, 2)
+    ),
+    composite!(
+        "aten::max_pool3d_with_indices_backward(Tensor grad_output, Tensor self, int[3] kernel_size, int[3] stride, int[3] padding, int[3] dilation, bool ceil_mode, Tensor indices) -> Tensor",
+        |b, c| max_pool_backward(b, c, 3)
     ),
     composite!(
         "aten::avg_pool1d(Tensor self, int[1] kernel_size, int[1] stride=[], int[1] padding=[0], bool ceil_mode=False, bool count_include_pad=True) -> Tensor",
@@ -177,6 +186,22 @@ impl Windows {
         }
         Ok(best)
     }
+    /// The positions in the plane of the elements of each window: a dimension for each of the windows, then for each of a window.
+    fn places(&self, b: &mut Builder<'_>) -> Result<ValueId, OpError> {
+        let rank = 2 * self.n;
+        let along = |b: &mut Builder<'_>, d: usize| {
+            let start = shape::iota(b, &self.sizes[d], (-self.padding[d]).into(), self.stride[d].into())?;
+            let step = shape::iota(b, &self.kernel[d].into(), SymExpr::ZERO, self.dilation[d].into())?;
+            let (start, step) = (shape::along(b, start, d, rank)?, shape::along(b, step, self.n + d, rank)?);
+            b.add(start, step)
+        };
+        let mut place = along(b, 0)?;
+        for d in 1..self.n {
+            let (rows, at) = (b.mul(place, self.from[d].clone())?, along(b, d)?);
+            place = b.add(rows, at)?;
+        }
+        Ok(place)
+    }
     /// The dimensions of the window in a tensor of windows.
     fn window_dims(&self, b: &Builder<'_>, v: ValueId) -> Result<Vec<usize>, OpError> {
         let rank = b.rank(v)?;
@@ -208,6 +233,48 @@ fn max_pool(b: &mut Builder<'_>, c: &Call<'_>, n: usize, indices: bool) -> Made 
     }
     let kernel: Vec<SymExpr> = w.kernel.iter().map(|k| SymExpr::from_i64(*k)).collect();
     Ok(smallvec![y, flat_places(b, best, &starts, &kernel, &w.dilation, &w.from)?])
+}
+
+/// In how many windows at most an element may lie for its gradient to be gathered from them. Where windows overlap more, each
+/// adds its own to memory.
+const FEW_WINDOWS: i64 = 16;
+
+/// The gradient of the largest elements of windows, whose positions in their planes are given: each element gathers what windows
+/// hold of it, so that nothing is added to memory, in one kernel with what computes the gradient of the result.
+fn max_pool_backward(b: &mut Builder<'_>, c: &Call<'_>, n: usize) -> Made {
+    let (g, indices, whole) = (c.value("grad_output")?, c.value("indices")?, b.sizes(c.value("self")?)?);
+    let w = windows(b, c, n, true)?;
+    let overlap: i64 = (0..n).map(|d| (w.kernel[d] + w.stride[d] - 1) / w.stride[d]).product();
+    if overlap > FEW_WINDOWS {
+        return out(planes(b, g, indices, &whole, n, "add")?);
+    }
+    let lead = whole.len() - n;
+    let outer: Shape = whole[..lead].iter().chain(&w.sizes).cloned().collect();
+    for (value, what) in [(g, "grad_output"), (indices, "indices")] {
+        if b.rank(value)? != outer.len() {
+            return Err(c.bad_arg(what, format!("must have {} dimensions", outer.len())));
+        }
+        for (size, expected) in b.sizes(value)?.iter().zip(&outer) {
+            b.require_equal(size, expected, |_| format!("{what} has another size than the windows"))?;
+        }
+    }
+    // Planes with few elements have lanes as wide as those of `f32`.
+    let short = numel(&w.from).as_const().is_some_and(|count| i32::try_from(count).is_ok());
+    let wide = if short { DType::I32 } else { DType::I64 };
+    let place = w.places(b)?;
+    let (place, indices) = (b.cast(place, wide)?, b.cast(indices, wide)?);
+    let one_each: Shape = outer.iter().cloned().chain(std::iter::repeat_n(SymExpr::ONE, n)).collect();
+    let (indices, spread) = (b.reshape(indices, &one_each)?, b.reshape(g, &one_each)?);
+    let own = b.eq(indices, place)?;
+    let dtype = b.dtype(g)?;
+    let held = b.select(own, spread, Scalar::zero(dtype))?;
+    let held = widen(b, held)?;
+    let lists = [&w.stride, &w.dilation, &w.padding].map(|l| Arg::from(&l[..]));
+    let args = [Arg::Value(held), w.from[..].into()].into_iter().chain(lists).collect();
+    let covers = b.call1("prims.cover", args)?;
+    let dims: Vec<usize> = (whole.len()..whole.len() + n).collect();
+    let sum = b.reduce(ReduceOp::Sum, covers, &dims, false)?;
+    out(b.cast(sum, dtype)?)
 }
 
 /// The largest element of `view` over the last dimensions `dims`, whose number there is `best`. What is kept for the
