@@ -48,17 +48,26 @@ fn inputs(graph: &Graph) -> HashMap<String, Tensor> {
     given.collect()
 }
 
-fn check(name: &str, mesh: &str) {
+fn check(name: &str, meshes: &[&str]) {
     let Some((forward, graph)) = graphs(name) else { return };
     let given = inputs(&graph);
     let list: Vec<Tensor> = graph.inputs().map(|(_, _, n)| given[n].clone()).collect();
     let expected = interp::run(&graph, &list).unwrap();
+    meshes.iter().for_each(|mesh| on_mesh((name, mesh), (&forward, &graph), &given, &expected));
+}
+
+fn on_mesh(
+    (name, mesh): (&str, &str),
+    (forward, graph): (&Graph, &Graph),
+    given: &HashMap<String, Tensor>,
+    expected: &[Tensor],
+) {
     let mesh: Mesh = mesh.parse().unwrap();
     let plan = Plan::usual(&mesh);
-    let fixed = plan.resolve(&graph, &forward, &mesh, &Costs::default()).unwrap();
-    let layout = propagate(&graph, &mesh, &fixed, &Costs::default()).unwrap();
+    let fixed = plan.resolve(graph, forward, &mesh, &Costs::default()).unwrap();
+    let layout = propagate(graph, &mesh, &fixed, &Costs::default()).unwrap();
     let split = fixed.values.len();
-    let local = sharding::localize(&graph, &mesh, &layout, &mesh.coordinates(0)).unwrap();
+    let local = sharding::localize(graph, &mesh, &layout, &mesh.coordinates(0)).unwrap();
     let mut counts: HashMap<&str, usize> = HashMap::new();
     local.exchanges.iter().for_each(|e| *counts.entry(e.kind.name()).or_insert(0) += 1);
     eprintln!("{name} {mesh}: {split} placed, {counts:?}, on whole tensors: {:?}", layout.gathered);
@@ -67,9 +76,9 @@ fn check(name: &str, mesh: &str) {
     }
     // Gradients that are zero but for rounding (of a bias before a normalisation) are judged by the others.
     let floor = 1e-3 * expected.iter().map(ranks::largest).fold(0.0, f64::max);
-    let all = ranks::run(&graph, &mesh, &layout, &|n| given[n].clone(), &Symbols::new());
+    let all = ranks::run(graph, &mesh, &layout, &|n| given[n].clone(), &Symbols::new());
     for (rank, got) in all.iter().enumerate() {
-        for (n, (g, e)) in got.iter().zip(&expected).enumerate() {
+        for (n, (g, e)) in got.iter().zip(expected).enumerate() {
             let part = spec::part(&mesh, &layout.outputs[n], &sizes(e), &mesh.coordinates(rank));
             let e = ranks::cut(e, &part, &Symbols::new());
             let kind: &OutputKind = &graph.outputs[n].kind;
@@ -82,21 +91,29 @@ fn sizes(t: &Tensor) -> Vec<ir_core::SymExpr> {
     t.sizes().iter().map(|s| (*s as i64).into()).collect()
 }
 
+const MESHES: [&str; 4] = ["dp=2", "fsdp=2", "tp=2", "dp=2,tp=2"];
+
 #[test]
 fn an_mlp_on_meshes() {
-    ["dp=2", "fsdp=2", "tp=2", "dp=2,tp=2", "dp=3"].into_iter().for_each(|mesh| check("mlp", mesh));
+    check("mlp", &["dp=2", "fsdp=2", "tp=2", "dp=2,tp=2", "dp=3"]);
 }
 
 #[test]
-fn transformers_on_meshes() {
-    for name in ["gpt2_tiny", "bert_tiny", "vit_tiny"] {
-        ["dp=2", "fsdp=2", "tp=2", "dp=2,tp=2"].into_iter().for_each(|mesh| check(name, mesh));
-    }
+fn a_causal_transformer_on_meshes() {
+    check("gpt2_tiny", &MESHES);
+}
+
+#[test]
+fn a_transformer_of_words_on_meshes() {
+    check("bert_tiny", &MESHES);
+}
+
+#[test]
+fn a_transformer_of_patches_on_meshes() {
+    check("vit_tiny", &MESHES);
 }
 
 #[test]
 fn other_networks_on_meshes() {
-    for name in ["dlrm", "gcn", "lstm"] {
-        ["dp=2", "fsdp=2", "tp=2", "dp=2,tp=2"].into_iter().for_each(|mesh| check(name, mesh));
-    }
+    ["dlrm", "gcn", "lstm"].into_iter().for_each(|name| check(name, &MESHES));
 }
