@@ -207,7 +207,6 @@ impl Plan {
 fn axis_named(mesh: &Mesh, name: &str) -> Result<usize, ShardingError> {
     let missing = || ShardingError::Plan(format!("the mesh `{}` has no axis `{name}`", mesh));
     mesh.axis(name).ok_or_else(missing)
-
 }
 
 /// `R`, `S(1)`, `S(1 in 64+16+16)`, `P(sum)`.

@@ -155,9 +155,14 @@ fn training_steps_are_those_of_one_rank() {
     let train = TrainOptions::new(Optimizer::Sgd(Sgd { momentum: 0.9, ..Default::default() }));
     for tied in [false, true] {
         let (program, given) = (model(tied, Returns::Loss), inputs(Returns::Loss));
-        trains_alike(&format!("vocabulary tied {tied}"), (&program, &given), &train, false, &MESHES, &|member| {
-            as_rank(member, tied)
-        });
+        trains_alike(
+            &format!("vocabulary tied {tied}"),
+            (&program, &given),
+            &train,
+            false,
+            &MESHES,
+            &|member| as_rank(member, tied),
+        );
     }
 }
 

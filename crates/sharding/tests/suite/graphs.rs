@@ -545,7 +545,10 @@ fn tables_are_split_where_that_costs_less() {
     // Parts of a row that stay parts until the product need one exchange, a sum and gathered scores are two.
     assert_eq!(placed(&language_model(50257, 768, 1, true), "tp=4"), [one("embed", Some(1))]);
     // A small table is read in less time than an exchange takes: that of a classifier, that of a tiny vocabulary.
-    assert_eq!(placed(&language_model(1000, 2048, 32, false), "tp=4"), [one("embed", None), one("head", None)]);
+    assert_eq!(
+        placed(&language_model(1000, 2048, 32, false), "tp=4"),
+        [one("embed", None), one("head", None)]
+    );
     assert_eq!(placed(&language_model(1000, 64, 1, true), "tp=2"), [one("embed", None)]);
     // Of many rows the parts are half the bytes of the summands.
     assert_eq!(placed(&language_model(50257, 768, 1024, false), "tp=4")[0], one("embed", Some(1)));
