@@ -299,10 +299,14 @@ fn flat_places(
     from: &[SymExpr],
 ) -> Result<ValueId, OpError> {
     let (rank, n) = (b.rank(best)?, starts.len());
-    let mut place: Option<ValueId> = None;
+    let (mut place, mut rest): (Option<ValueId>, ValueId) = (None, best);
     for d in 0..n {
-        let digit = b.div(best, numel(&kernel[d + 1..]))?;
-        let digit = b.scalar_op(kernel_ir::ScalarOp::Rem, &[digit.into(), kernel[d].clone().into()])?;
+        let unit = numel(&kernel[d + 1..]);
+        let digit = if d + 1 == n { rest } else { quotient_of_few(b, rest, &unit, &kernel[d])? };
+        if d + 1 < n {
+            let whole = b.mul(digit, unit)?;
+            rest = b.sub(rest, whole)?;
+        }
         let step = b.mul(digit, dilation[d])?;
         let start = shape::along(b, starts[d], rank - n + d, rank)?;
         let at = b.add(step, start)?;
@@ -315,6 +319,28 @@ fn flat_places(
         });
     }
     Ok(place.unwrap_or(best))
+}
+
+/// `x / unit` of whole numbers below `count * unit`: few quotients are counted by comparisons, since processors divide whole
+/// numbers one by one.
+fn quotient_of_few(
+    b: &mut Builder<'_>,
+    x: ValueId,
+    unit: &SymExpr,
+    count: &SymExpr,
+) -> Result<ValueId, OpError> {
+    let Some(count) = count.as_const().filter(|n| (2..=8).contains(n)) else { return b.div(x, unit.clone()) };
+    let dtype = b.dtype(x)?;
+    let reached = |b: &mut Builder<'_>, n: i64| {
+        let reached = b.ge(x, unit * n)?;
+        b.cast(reached, dtype)
+    };
+    let mut sum = reached(b, 1)?;
+    for n in 2..count {
+        let next = reached(b, n)?;
+        sum = b.add(sum, next)?;
+    }
+    Ok(sum)
 }
 
 fn avg_pool(b: &mut Builder<'_>, c: &Call<'_>, n: usize) -> Made {
