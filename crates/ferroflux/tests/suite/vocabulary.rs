@@ -1,7 +1,7 @@
 //! A small language model with an odd vocabulary on meshes: its embedding and its last product are in parts under `tp:auto`, apart
 //! or tied. What ranks compute is judged against one rank, and the layout by what it says of itself.
 
-use ferroflux::mesh::{LaidOut, Member, Mesh, Plan, layout};
+use ferroflux::mesh::{LaidOut, Link, Member, Mesh, Plan, layout};
 use ferroflux::optim::{Optimizer, Sgd};
 use ferroflux::train::TrainOptions;
 use ferroflux::{Options, Program, Tensor};
@@ -233,5 +233,19 @@ fn what_a_vocabulary_in_parts_exchanges() {
         let mut wanted = blocks.map(|name| sum(name, 16 * 64 * 4 * 3 / 2)).to_vec();
         wanted.push(("result", "all_gather", 2 * 1001 * 4 * 3 / 4));
         assert_eq!(moved(&laid_out(tied, Returns::Scores, "tp=4")), wanted);
+    }
+}
+
+/// What is said of links reaches the plan of each rank.
+#[test]
+fn a_link_of_an_axis_that_the_mesh_lacks_is_an_error() {
+    let program = model(true, Returns::Scores);
+    let all = on_mesh("tp=2", "a link", |member| {
+        let options = crate::mesh::as_rank(member).link("dp", Link::default());
+        program.compile(&options).map(drop).map_err(|e| e.to_string())
+    });
+    for found in all {
+        let found = found.expect_err("the mesh has no such axis");
+        assert!(found.contains("no axis `dp`"), "{found}");
     }
 }
