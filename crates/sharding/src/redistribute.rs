@@ -61,7 +61,7 @@ impl Kind {
 }
 
 /// The changes, in order, from one placement to another. Of axes that split one dimension the inner one is gathered before
-/// the outer one changes.
+/// the outer one changes. What is combined whole along one axis is, where others make parts of it, a part by then.
 pub(crate) fn changes(from: &[Placement], to: &[Placement]) -> Vec<Change> {
     let mut now: Spec = from.iter().cloned().collect();
     let mut all = Vec::new();
@@ -79,11 +79,25 @@ pub(crate) fn changes(from: &[Placement], to: &[Placement]) -> Vec<Change> {
             change(&mut now, inner, &Placement::Replicate);
         }
     }
-    for axis in 0..now.len() {
+    for axis in order(from, to) {
         if now[axis] != to[axis] {
             change(&mut now, axis, &to[axis]);
         }
     }
+    all
+}
+
+/// The order in which axes change: theirs, but what is combined whole is combined behind the last axis that makes parts, of
+/// which it then has one. Combinations of one kind may be made in any order, those of several may not.
+fn order(from: &[Placement], to: &[Placement]) -> Vec<usize> {
+    let axes = 0..from.len();
+    let splits = |axis: &usize| from[*axis] != to[*axis] && to[*axis].dim().is_some();
+    let mut partial = from.iter().filter(|p| matches!(p, Placement::Partial(_)));
+    let alike = partial.next().is_none_or(|first| partial.all(|p| p == first));
+    let Some(last) = axes.clone().rev().find(splits).filter(|_| alike) else { return axes.collect() };
+    let mut all: Vec<usize> = axes.collect();
+    let combined = |axis: usize| axis < last && kind(&from[axis], &to[axis]) == Kind::AllReduce;
+    all[..=last].sort_by_key(|axis| combined(*axis));
     all
 }
 
@@ -329,5 +343,23 @@ mod tests {
         let one = changes(&[R, Placement::Partial(Combine::Sum)], &[R, Placement::shard(1)]);
         assert_eq!(one.len(), 1);
         assert_eq!(kind(&one[0].from, &one[0].to), Kind::ReduceScatter);
+    }
+
+    #[test]
+    fn what_is_combined_whole_is_a_part_by_then() {
+        let order = |from: &[Placement], to: &[Placement]| -> Vec<(usize, Kind)> {
+            changes(from, to).iter().map(|c| (c.axis, kind(&c.from, &c.to))).collect()
+        };
+        let (sum, max) = (Placement::Partial(Combine::Sum), Placement::Partial(Combine::Max));
+        let s = Placement::shard(0);
+        let of = order(&[sum.clone(), sum.clone()], &[R, s.clone()]);
+        assert_eq!(of, [(1, Kind::ReduceScatter), (0, Kind::AllReduce)]);
+        // Before what makes it larger, and in the order of axes where that matters.
+        let of = order(&[sum.clone(), sum.clone(), Placement::shard(1)], &[R, s.clone(), R]);
+        assert_eq!(of, [(1, Kind::ReduceScatter), (0, Kind::AllReduce), (2, Kind::AllGather)]);
+        let of = order(&[max, sum.clone()], &[R, s.clone()]);
+        assert_eq!(of, [(0, Kind::AllReduce), (1, Kind::ReduceScatter)]);
+        let of = order(&[sum, R], &[R, s]);
+        assert_eq!(of, [(1, Kind::Local), (0, Kind::AllReduce)]);
     }
 }
