@@ -35,6 +35,16 @@ fn training(layers: usize, n: usize, behind: bool) -> String {
     g + "  return %d0\n}\n"
 }
 
+/// A text with other lines in place of the calls of a target whose names begin so, made of the rest of the name and of what is
+/// behind the colon.
+fn replaced(text: &str, name: &str, target: &str, by: impl Fn(&str, &str) -> String) -> String {
+    let one = |line: &str| {
+        let rest = line.trim().strip_prefix(name).filter(|_| line.contains(target));
+        rest.and_then(|rest| rest.split_once(':')).map_or(line.to_owned(), |(l, call)| by(l, call))
+    };
+    text.lines().map(one).collect::<Vec<_>>().join("\n") + "\n"
+}
+
 /// A chain of products whose weights are gathered where they are used.
 fn gathered(layers: usize, n: usize) -> String {
     let t = format!("f32[{n}, {n}]");
@@ -316,17 +326,10 @@ fn exchanges_of_other_groups_part_nothing() {
 fn sums_over_two_axes_are_two_buckets() {
     // A gradient is summed over one axis, and its sum over another one.
     let text = training(6, 16, false);
-    let mut twice = String::new();
-    for line in text.lines() {
-        match line.trim().strip_prefix("%e").filter(|_| line.contains("all_reduce")) {
-            Some(rest) => {
-                let (l, rest) = rest.split_once(':').unwrap();
-                writeln!(twice, "  %h{l}:{}", rest.replace("\"dp\"", "\"tp\"")).unwrap();
-                writeln!(twice, "  %e{l}: f32[16, 16] = prims.all_reduce(%h{l}, \"sum\", \"dp\")").unwrap();
-            }
-            None => writeln!(twice, "{line}").unwrap(),
-        }
-    }
+    let twice = replaced(&text, "%e", "all_reduce", |l, call| {
+        let first = call.replace("\"dp\"", "\"tp\"");
+        format!("  %h{l}:{first}\n  %e{l}: f32[16, 16] = prims.all_reduce(%h{l}, \"sum\", \"dp\")")
+    });
     let program = compiled(&twice);
     check(&twice, &program);
     same_values(&twice, &program);
@@ -337,17 +340,9 @@ fn sums_over_two_axes_are_two_buckets() {
 fn gradients_are_one_bucket_though_activations_are_summed_between() {
     // What the backward passes on is summed over another axis, and needed at once.
     let text = training(6, 16, false);
-    let mut both = String::new();
-    for line in text.lines() {
-        match line.trim().strip_prefix("%d").filter(|_| line.contains("prims.matmul")) {
-            Some(rest) => {
-                let (l, call) = rest.split_once(':').unwrap();
-                writeln!(both, "  %p{l}:{call}").unwrap();
-                writeln!(both, "  %d{l}: f32[16, 16] = prims.all_reduce(%p{l}, \"sum\", \"tp\")").unwrap();
-            }
-            None => writeln!(both, "{line}").unwrap(),
-        }
-    }
+    let both = replaced(&text, "%d", "prims.matmul", |l, call| {
+        format!("  %p{l}:{call}\n  %d{l}: f32[16, 16] = prims.all_reduce(%p{l}, \"sum\", \"tp\")")
+    });
     let program = compiled(&both);
     check(&both, &program);
     same_values(&both, &program);
