@@ -184,7 +184,8 @@ impl Plan {
         mesh: &Mesh,
         costs: &Costs,
     ) -> Result<Constraints, ShardingError> {
-        let mut found = Resolved { mesh, by_name: BTreeMap::new(), constraints: Constraints::default() };
+        let constraints = Constraints::default();
+        let mut found = Resolved { mesh, by_name: BTreeMap::new(), constraints, spread: Vec::new() };
         for (pattern, placements) in &self.placements {
             found.pattern(graph, pattern, placements)?;
         }
@@ -237,6 +238,8 @@ struct Resolved<'a> {
     mesh: &'a Mesh,
     by_name: BTreeMap<String, Fixed>,
     constraints: Constraints,
+    /// Parameters that are in parts along an axis to take less memory, whichever dimension that is.
+    spread: Vec<(String, usize)>,
 }
 
 impl Resolved<'_> {
@@ -331,6 +334,9 @@ impl Resolved<'_> {
                 *kind == InputKind::Parameter && whole.is_some_and(|s| s.first().is_some_and(|n| *n > 1))
             });
             for (v, _, name) in parameters {
+                if self.by_name.get(name).is_none_or(|fixed| fixed[axis].is_none()) {
+                    self.spread.push((name.to_owned(), axis));
+                }
                 self.fix(name, axis, Placement::shard(0));
                 self.constraints.stored.insert((v, axis));
             }
@@ -373,9 +379,21 @@ impl Resolved<'_> {
     /// By value, with the optimizer's tensors as their parameters are.
     fn constraints(&self, graph: &Graph) -> Constraints {
         let mut by_name = self.by_name.clone();
-        by_name.values_mut().for_each(share_sections);
         let mut constraints = self.constraints.clone();
         let named: BTreeMap<&str, ValueId> = graph.inputs().map(|(v, _, name)| (name, v)).collect();
+        for (name, axis) in &self.spread {
+            let (Some(fixed), Some(&v), axis) = (by_name.get_mut(name), named.get(name.as_str()), *axis)
+            else {
+                continue;
+            };
+            let sizes = graph.meta(v).and_then(|m| m.static_sizes()).unwrap_or_default();
+            let dim = free_dim(fixed, axis, &sizes, self.mesh.axes()[axis].size as i64);
+            fixed[axis] = Some(dim.map_or(Placement::Replicate, Placement::shard));
+            if dim.is_none() {
+                constraints.stored.remove(&(v, axis));
+            }
+        }
+        by_name.values_mut().for_each(share_sections);
         for (&name, &v) in &named {
             let own = by_name.get(name);
             let of_parameter = || {
@@ -389,6 +407,19 @@ impl Resolved<'_> {
         }
         constraints
     }
+}
+
+/// The first dimension that an axis may split so that an exchange over this axis alone makes it whole again: an axis behind it, and
+/// sections, would split the parts of that dimension once more. Others than the first are split in equal parts alone.
+fn free_dim(fixed: &Fixed, axis: usize, sizes: &[i64], ranks: i64) -> Option<usize> {
+    let is_free = |dim: usize| {
+        let others = fixed.iter().enumerate().filter(|(other, _)| *other != axis);
+        let mut same =
+            others.filter_map(|(n, p)| Some((n, p.as_ref()?))).filter(|(_, p)| p.dim() == Some(dim));
+        same.all(|(other, p)| other < axis && p.sections().is_empty())
+    };
+    let splits = |(dim, size): &(usize, &i64)| *dim == 0 || (**size > 1 && **size % ranks == 0);
+    sizes.iter().enumerate().filter(splits).map(|(dim, _)| dim).find(|dim| is_free(*dim))
 }
 
 /// Axes that split the same dimension split the same sections of it.

@@ -61,7 +61,7 @@ impl Kind {
 }
 
 /// The changes, in order, from one placement to another. Of axes that split one dimension the inner one is gathered before
-/// the outer one changes. What is combined whole along one axis is, where others make parts of it, a part by then.
+/// the outer one changes, but where one splits sections of which the other has whole ones. What is combined whole along one axis is, where others make parts of it, a part by then.
 pub(crate) fn changes(from: &[Placement], to: &[Placement]) -> Vec<Change> {
     let mut now: Spec = from.iter().cloned().collect();
     let mut all = Vec::new();
@@ -73,7 +73,8 @@ pub(crate) fn changes(from: &[Placement], to: &[Placement]) -> Vec<Change> {
     };
     for inner in (0..now.len()).rev() {
         let Some(dim) = now[inner].dim() else { continue };
-        let concerns = |p: &Placement| p.dim() == Some(dim);
+        let sections = now[inner].sections().to_vec();
+        let concerns = |p: &Placement| p.dim() == Some(dim) && p.sections() == sections;
         let moved = |outer: usize| now[outer] != to[outer] && (concerns(&now[outer]) || concerns(&to[outer]));
         if (0..inner).any(moved) {
             change(&mut now, inner, &Placement::Replicate);
@@ -179,7 +180,7 @@ impl Builds<'_> {
                 joined(b, *dim, &self.local_sections(now, *dim, sections), own)
             }
             (Placement::Replicate, Placement::Shard { dim, .. }) => {
-                let first = &has.offsets[*dim] - &had.offsets[*dim];
+                let first = self.first(change.axis, *dim, (&had, &has));
                 b.slice(v, *dim, first, has.sizes[*dim].clone(), 1)
             }
             (Placement::Replicate, Placement::Partial(how)) => {
@@ -208,7 +209,7 @@ impl Builds<'_> {
                 self.join(b, v, *dim, &has.sizes)
             }
             (Placement::Shard { dim, .. }, Placement::Partial(_)) => {
-                let first = &had.offsets[*dim] - &has.offsets[*dim];
+                let first = self.first(change.axis, *dim, (&has, &had));
                 let behind = &has.sizes[*dim] - &first - &had.sizes[*dim];
                 padded(b, v, *dim, first, behind)
             }
@@ -243,10 +244,21 @@ impl Builds<'_> {
         }
     }
 
-    /// The sizes that sections have in the rank's part.
+    /// Where a part by blocks along an axis begins in what the rank has without this axis.
+    fn first(&self, axis: usize, dim: usize, (whole, part): (&Part, &Part)) -> SymExpr {
+        match part.pieces.iter().any(|(d, _)| *d == dim) {
+            // The blocks are whole sections, of which the rank has but a share along another axis: places in the tensor tell nothing.
+            true => &part.sizes[dim] * self.coordinates[axis] as i64,
+            false => &part.offsets[dim] - &whole.offsets[dim],
+        }
+    }
+
+    /// The sizes that sections have in the rank's part: all of them, or those that it has whole along other axes.
     fn local_sections(&self, spec: &[Placement], dim: usize, sections: &[SymExpr]) -> Vec<SymExpr> {
-        let ranks = spec::ranks_of(self.mesh, spec, dim);
-        sections.iter().map(|s| spec::share_of(s, ranks)).collect()
+        let ranks = spec::ranks_of(self.mesh, spec, (dim, sections));
+        // Where several axes have whole ones, sections are of one size.
+        let count = sections.len() / spec::ranks_of(self.mesh, spec, (dim, &[])) as usize;
+        sections.iter().take(count).map(|s| spec::share_of(s, ranks)).collect()
     }
 
     /// `[ranks, …, part, …]` as `[…, all, …]`, without the padding at its end.

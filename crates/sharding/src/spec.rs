@@ -10,7 +10,8 @@ use smallvec::SmallVec;
 use crate::Mesh;
 
 /// One placement for each axis of the mesh. Where several axes split one dimension, the outer axis splits first, and all
-/// have one unit.
+/// have one unit. Where some of them split every section of it, the others have whole sections, whichever axis is the outer one:
+/// heads of attention lie within a batch, and both may be in parts of the one dimension that they are.
 pub type Spec = SmallVec<[Placement; 2]>;
 
 /// The part of a tensor that a rank has.
@@ -41,16 +42,24 @@ pub fn is_whole(spec: &[Placement]) -> bool {
 }
 
 /// Whether a tensor of these sizes may have the placement: the dimensions exist, consist of whole blocks, axes that
-/// share a dimension agree about them, and sections are all of a dimension and have equal parts on all ranks.
+/// share a dimension agree about them, and sections are all of a dimension and have equal parts on all ranks. Axes that have whole
+/// sections have equally many of one size.
 pub fn is_valid(mesh: &Mesh, spec: &[Placement], sizes: &[SymExpr]) -> bool {
     spec.iter().enumerate().all(|(n, placement)| {
         let Placement::Shard { dim, unit, sections } = placement else { return true };
+        let Some(size) = sizes.get(*dim) else { return false };
+        let shared = sections_of(spec, *dim);
+        let whole_sections = || {
+            shared.windows(2).all(|pair| pair[0] == pair[1])
+                && shared.len() as i64 % ranks_of(mesh, spec, (*dim, &[])) == 0
+        };
         let agree = |other: &Placement| match other {
-            Placement::Shard { dim: d, unit: u, sections: s } => d != dim || (u == unit && s == sections),
+            Placement::Shard { dim: d, unit: u, sections: s } if d == dim => {
+                (u == unit && s == sections) || (s.is_empty() != sections.is_empty() && whole_sections())
+            }
             _ => true,
         };
-        let Some(size) = sizes.get(*dim) else { return false };
-        let step = unit * ranks_of(mesh, spec, *dim);
+        let step = unit * ranks_of(mesh, spec, (*dim, sections));
         let all = || sections.iter().fold(SymExpr::ZERO, |sum, s| sum + s) == *size;
         let even = |s: &SymExpr| s.as_const().is_none_or(|n| n > 0) && divide(s, &step).is_some();
         divide(size, unit).is_some()
@@ -59,34 +68,44 @@ pub fn is_valid(mesh: &Mesh, spec: &[Placement], sizes: &[SymExpr]) -> bool {
     })
 }
 
-/// Among how many ranks a dimension is split.
-pub(crate) fn ranks_of(mesh: &Mesh, spec: &[Placement], dim: usize) -> i64 {
-    let of_dim = spec.iter().zip(mesh.axes()).filter(|(p, _)| p.dim() == Some(dim));
-    of_dim.map(|(_, a)| a.size as i64).product()
+/// Among how many ranks a dimension is split, or of one in sections each of these.
+pub(crate) fn ranks_of(mesh: &Mesh, spec: &[Placement], (dim, sections): (usize, &[SymExpr])) -> i64 {
+    let alike = |p: &Placement| p.dim() == Some(dim) && p.sections() == sections;
+    let axes = spec.iter().zip(mesh.axes()).filter(|(p, _)| alike(p));
+    axes.map(|(_, a)| a.size as i64).product()
+}
+
+/// The sections of a dimension that an axis splits; empty where none does.
+fn sections_of(spec: &[Placement], dim: usize) -> &[SymExpr] {
+    let of_dim = spec.iter().filter(|p| p.dim() == Some(dim)).map(Placement::sections);
+    of_dim.into_iter().find(|sections| !sections.is_empty()).unwrap_or_default()
 }
 
 /// Whether all ranks have equal parts, as far as the sizes' forms show.
 pub fn is_even(mesh: &Mesh, spec: &[Placement], sizes: &[SymExpr]) -> bool {
     (0..sizes.len()).all(|dim| {
-        let Some((unit, _)) = split_of(spec, dim) else { return true };
-        divide(&sizes[dim], &(unit * ranks_of(mesh, spec, dim))).is_some()
+        let Some((unit, sections)) = split_of(spec, dim) else { return true };
+        !sections.is_empty() || divide(&sizes[dim], &(unit * ranks_of(mesh, spec, (dim, &[])))).is_some()
     })
 }
 
 /// The same parts, in units of single elements and without sections where that makes no difference.
 pub fn normalize(mesh: &Mesh, spec: &mut [Placement], sizes: &[SymExpr]) {
+    for placement in spec.iter_mut() {
+        if let Placement::Shard { sections, .. } = placement
+            && sections.len() == 1
+        {
+            sections.clear();
+        }
+    }
     for (dim, size) in sizes.iter().enumerate() {
-        let ranks = ranks_of(mesh, spec, dim);
-        for placement in spec.iter_mut() {
-            if let Placement::Shard { dim: d, unit, sections } = placement
+        let ranks: Vec<i64> = spec.iter().map(|p| ranks_of(mesh, spec, (dim, p.sections()))).collect();
+        for (placement, ranks) in spec.iter_mut().zip(ranks) {
+            if let Placement::Shard { dim: d, unit, .. } = placement
                 && *d == dim
+                && divide(size, &(&*unit * ranks)).is_some()
             {
-                if sections.len() == 1 {
-                    sections.clear();
-                }
-                if divide(size, &(&*unit * ranks)).is_some() {
-                    *unit = SymExpr::ONE;
-                }
+                *unit = SymExpr::ONE;
             }
         }
     }
@@ -133,7 +152,7 @@ pub fn part(mesh: &Mesh, spec: &[Placement], sizes: &[SymExpr], coordinates: &[u
     part
 }
 
-/// The part of a dimension in sections: the same share of each.
+/// The part of a dimension in sections: the same share of each, or of those that the axes beside have.
 fn sectioned(
     mesh: &Mesh,
     spec: &[Placement],
@@ -141,14 +160,21 @@ fn sectioned(
     coordinates: &[usize],
     part: &mut Part,
 ) {
-    let axes = spec.iter().zip(mesh.axes()).zip(coordinates).filter(|((p, _), _)| p.dim() == Some(dim));
-    let (ranks, at) =
-        axes.fold((1, 0), |(ranks, rank), ((_, axis), at)| (ranks * axis.size, rank * axis.size + at));
+    let place = |of: &[SymExpr]| {
+        let alike = |p: &Placement| p.dim() == Some(dim) && p.sections() == of;
+        let axes = spec.iter().zip(mesh.axes()).zip(coordinates).filter(|((p, _), _)| alike(p));
+        axes.fold((1, 0), |(ranks, rank), ((_, axis), at)| (ranks * axis.size, rank * axis.size + at))
+    };
+    let ((ranks, at), (between, which)) = (place(sections), place(&[]));
+    let count = sections.len() / between;
     let (mut begin, mut pieces, mut size) = (SymExpr::ZERO, Vec::new(), SymExpr::ZERO);
-    for section in sections {
-        let share = share_of(section, ranks as i64);
-        pieces.push((&begin + &share * at as i64, share.clone()));
-        (begin, size) = (begin + section, size + share);
+    for (n, section) in sections.iter().enumerate() {
+        if n / count.max(1) == which {
+            let share = share_of(section, ranks as i64);
+            pieces.push((&begin + &share * at as i64, share.clone()));
+            size = size + share;
+        }
+        begin = begin + section;
     }
     part.offsets[dim] = pieces.first().map_or(SymExpr::ZERO, |(first, _)| first.clone());
     (part.sizes[dim], part.largest[dim]) = (size.clone(), size);
@@ -162,10 +188,11 @@ pub(crate) fn share_of(section: &SymExpr, ranks: i64) -> SymExpr {
 }
 
 fn split_of(spec: &[Placement], dim: usize) -> Option<(SymExpr, &[SymExpr])> {
-    spec.iter().find_map(|p| match p {
-        Placement::Shard { dim: d, unit, sections } if *d == dim => Some((unit.clone(), &sections[..])),
+    let unit = spec.iter().find_map(|p| match p {
+        Placement::Shard { dim: d, unit, .. } if *d == dim => Some(unit.clone()),
         _ => None,
-    })
+    });
+    Some((unit?, sections_of(spec, dim)))
 }
 
 /// `dp: S(0), tp: R`, for messages and reports.

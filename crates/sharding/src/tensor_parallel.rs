@@ -1,7 +1,7 @@
 //! The built-in plan `tp:auto`: finds pairs of products with weights between which everything works on parts. The first
 //! weight is then split by columns, the second by rows, and one sum between the ranks remains: the linear layers of an MLP,
 //! the projections around attention by heads. A weight of several projections in one (queries, keys and values; gate and up) is
-//! split by its sections, buffers that parts are written to (a decoder's caches) as these.
+//! split by its sections, buffers that parts are written to (a decoder's caches) and biases of what is in parts as these.
 //!
 //! It knows no layer: a pair is found by following the parts of the first product's result through the operators' sharding
 //! rules until a second product adds them up. Where some operator would need the whole before that, there is no pair.
@@ -52,7 +52,7 @@ pub(crate) struct Search<'a> {
     pub(crate) graph: &'a Graph,
     mesh: Mesh,
     pub(crate) ranks: i64,
-    /// Ranks of all axes: another one may split the same sections.
+    /// Ranks of all axes.
     all: i64,
 }
 
@@ -88,10 +88,19 @@ impl<'a> Search<'a> {
 
     /// Whether the parts are equal on all ranks: others are not worth a plan.
     fn is_even(&self, v: ValueId, placement: &Placement) -> bool {
+        self.divides(v, placement, self.ranks)
+    }
+
+    /// The same for a parameter, of which another axis may split the same sections.
+    fn is_even_parameter(&self, v: ValueId, placement: &Placement) -> bool {
+        self.divides(v, placement, self.all)
+    }
+
+    fn divides(&self, v: ValueId, placement: &Placement, ranks: i64) -> bool {
         let Placement::Shard { dim, unit, sections } = placement else { return true };
         let size = self.sizes(v).get(*dim);
         size.is_some_and(|size| divide(size, &(unit * self.ranks)).is_some())
-            && sections.iter().all(|s| divide(s, &(unit * self.all)).is_some())
+            && sections.iter().all(|s| divide(s, &(unit * ranks)).is_some())
     }
 
     /// The product that a call is: its data and its weight.
@@ -126,7 +135,7 @@ impl<'a> Search<'a> {
             for way in std::iter::once(&way).chain(&fused) {
                 let Some((parameter, placement)) = self.back(weight, &way.operands[1])? else { continue };
                 let result = self.normal(out, &way.results[0]);
-                if self.is_even(out, &result) && self.is_even(parameter, &placement) {
+                if self.is_even(out, &result) && self.is_even_parameter(parameter, &placement) {
                     found.push((parameter, placement, result));
                 }
             }
@@ -210,8 +219,9 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Follows the parts of a product's result to the products that add them up: their weights with placements, and those of
-    /// the buffers that parts are written to. `None` where some operator needs the whole, or nothing adds them up.
+    /// Follows the parts of a product's result to the products that add them up: their weights with placements, those of
+    /// the buffers that parts are written to, and those of parameters that meet the parts on the way, as a first product's bias
+    /// does. `None` where some operator needs the whole, or nothing adds them up.
     fn follow(
         &self,
         first: NodeId,
@@ -220,7 +230,7 @@ impl<'a> Search<'a> {
         let Some(&result) = self.graph.nodes[first].outputs.first() else { return Ok(None) };
         let mut parts: FxHashMap<ValueId, Placement> = FxHashMap::default();
         parts.insert(result, placement);
-        let (mut seconds, mut buffers) = (Vec::new(), Vec::new());
+        let (mut seconds, mut others, mut met) = (Vec::new(), Vec::new(), Vec::new());
         for id in self.behind(first) {
             let Some((_, args)) = self.graph.nodes[id].as_call() else { continue };
             let values = operands(args);
@@ -239,10 +249,17 @@ impl<'a> Search<'a> {
                 continue;
             }
             for (v, placement) in values.iter().zip(&way.operands) {
-                if placement.dim().is_some() && !parts.contains_key(v) && self.is_buffer(*v) {
+                if placement.dim().is_none() || parts.contains_key(v) {
+                    continue;
+                }
+                if self.is_buffer(*v) {
                     let placement = self.normal(*v, placement);
                     parts.insert(*v, placement.clone());
-                    buffers.push((*v, placement));
+                    others.push((*v, placement));
+                } else if let Some((parameter, placement)) = self.back(*v, placement)?
+                    && self.is_even_parameter(parameter, &placement)
+                {
+                    met.push((parameter, placement));
                 }
             }
             for (&out, placement) in self.graph.nodes[id].outputs.iter().zip(&way.results) {
@@ -256,7 +273,10 @@ impl<'a> Search<'a> {
         if seconds.is_empty() || self.graph.outputs.iter().any(|o| self.is_lost(o, &parts)) {
             return Ok(None);
         }
-        seconds.extend(buffers);
+        // One that meets parts of several kinds stays whole.
+        let agreed = |(v, p): &&(ValueId, Placement)| met.iter().all(|(other, q)| other != v || q == p);
+        seconds.extend(others);
+        seconds.extend(met.iter().filter(agreed).cloned());
         Ok(Some(seconds))
     }
 

@@ -58,7 +58,7 @@ fn random_call(rng: &mut Rng, b: &mut Builder<'_>, values: &[ValueId]) -> Result
     let sizes = b.sizes(x)?;
     let rank = sizes.len();
     let dim = rng.below(rank);
-    match rng.below(15) {
+    match rng.below(16) {
         0 => b.add(x, y),
         1 => b.mul(x, y),
         2 => b.sub(x, 0.5),
@@ -84,6 +84,19 @@ fn random_call(rng: &mut Rng, b: &mut Builder<'_>, values: &[ValueId]) -> Result
             split[dim] = SymExpr::from_i64(n / parts);
             split.insert(dim, SymExpr::from_i64(parts));
             b.reshape(x, &split)
+        }
+        15 if rank > 1 => {
+            // The outer part of a dimension goes to the one before it, as heads to a batch, or the inner part of that one to it.
+            let mut moved: Shape = sizes.clone();
+            let at = rng.below(rank - 1);
+            let [outer, inner] = [at, at + 1].map(|d| sizes[d].as_const().unwrap());
+            let (outer, inner) = match rng.below(2) {
+                0 if inner % 2 == 0 => (outer * (inner / 2), 2),
+                _ if outer % 2 == 0 => (2, outer / 2 * inner),
+                _ => (outer, inner),
+            };
+            (moved[at], moved[at + 1]) = (SymExpr::from_i64(outer), SymExpr::from_i64(inner));
+            b.reshape(x, &moved)
         }
         9 => {
             let (a, b_sizes) = (b.sizes(x)?, b.sizes(y)?);
@@ -144,9 +157,12 @@ fn random_constraints(rng: &mut Rng, graph: &Graph, mesh: &Mesh) -> Constraints 
             }
         };
         let mut all: Vec<Option<Placement>> = mesh.axes().iter().map(|_| one(rng)).collect();
-        // Axes that split one dimension have to agree about its sections.
+        // Axes that split one dimension have to agree about its sections, or have whole ones.
+        let spec: Vec<Placement> = all.iter().map(|p| p.clone().unwrap_or(Placement::Replicate)).collect();
         let sectioned = all.iter().flatten().find(|p| !p.sections().is_empty()).cloned();
-        if let Some(found) = sectioned {
+        if let Some(found) = sectioned
+            && !(sharding::spec::is_valid(mesh, &spec, &graph.meta(v).unwrap().sizes) && rng.below(2) == 0)
+        {
             all.iter_mut().flatten().filter(|p| p.dim() == found.dim()).for_each(|p| *p = found.clone());
         }
         all
@@ -241,6 +257,28 @@ fn a_pair_of_products_takes_one_sum() {
     assert_eq!(of("down.weight"), Some(vec![Some(Placement::shard(1))]));
 }
 
+/// What takes less memory in parts is split where the other axis has not, so that one exchange makes it whole, whichever axis is first.
+#[test]
+fn stored_weights_are_gathered_over_one_axis() {
+    let graph: Graph = MLP.parse().unwrap();
+    for (text, up, down) in [
+        ("fsdp=2,tp=2", ["S(1)", "S(0)"], ["S(0)", "S(1)"]),
+        ("tp=2,fsdp=2", ["S(0)", "S(0)"], ["S(1)", "S(0)"]),
+    ] {
+        let mesh: Mesh = text.parse().unwrap();
+        let plan = Plan::usual(&mesh);
+        let fixed = plan.resolve(&graph, &graph, &mesh, &Costs::default()).unwrap();
+        for (name, placements) in [("up.weight", up), ("down.weight", down)] {
+            let (v, _, _) = graph.inputs().find(|(_, _, n)| *n == name).unwrap();
+            let of = |p: &str| Some(Placement::shard(p[2..3].parse().unwrap()));
+            assert_eq!(fixed.values.get(&v), Some(&placements.map(of).to_vec()), "{text} {name}");
+        }
+        let weights = exchanges(MLP, text, &plan).into_iter().filter(|(value, _)| value.starts_with('w'));
+        let gathers = ["w1", "w2"].map(|value| (value.to_owned(), Kind::AllGather));
+        assert_eq!(weights.collect::<Vec<_>>(), gathers, "{text}");
+    }
+}
+
 /// Queries, keys and values by one weight, with four heads of queries for two of keys, and keys that a cache has.
 const FUSED: &str = "fx 1.0
 graph \"fused\" {
@@ -271,19 +309,67 @@ graph \"fused\" {
 }
 ";
 
-#[test]
-fn a_fused_weight_is_split_by_its_sections_and_a_cache_by_heads() {
-    let (graph, mesh): (Graph, Mesh) = (FUSED.parse().unwrap(), "tp=2".parse().unwrap());
+/// Attention as `torch.nn.MultiheadAttention` has it: positions before the batch, and the heads of all sequences in one dimension.
+const BATCHED: &str = "fx 1.0
+graph \"batched\" {
+  %x: f32[4, 5, 8] = input \"x\"
+  %w1: f32[24, 8] = parameter \"in.weight\"
+  %b1: f32[24] = parameter \"in.bias\"
+  %w2: f32[8, 8] = parameter \"out.weight\"
+
+  %x0: f32[5, 4, 8] = prims.permute(%x, [1, 0, 2])
+  %t1: f32[8, 24] = prims.permute(%w1, [1, 0])
+  %t3: f32[1, 8, 24] = prims.reshape(%t1, [1, 8, 24])
+  %t4: f32[5, 8, 24] = prims.expand(%t3, [5, 8, 24])
+  %m: f32[5, 4, 24] = prims.matmul(%x0, %t4)
+  %b2: f32[5, 4, 24] = prims.expand(%b1, [5, 4, 24])
+  %h: f32[5, 4, 24] = prims.add(%m, %b2)
+  %u: f32[5, 4, 3, 8] = prims.reshape(%h, [5, 4, 3, 8])
+  %p: f32[3, 5, 4, 8] = prims.permute(%u, [2, 0, 1, 3])
+  %q: f32[1, 5, 4, 8] = prims.slice(%p, 0, 0, 1, 1)
+  %k: f32[1, 5, 4, 8] = prims.slice(%p, 0, 1, 1, 1)
+  %v: f32[1, 5, 4, 8] = prims.slice(%p, 0, 2, 1, 1)
+  %q1: f32[5, 16, 2] = prims.reshape(%q, [5, 16, 2])
+  %k1: f32[5, 16, 2] = prims.reshape(%k, [5, 16, 2])
+  %v1: f32[5, 16, 2] = prims.reshape(%v, [5, 16, 2])
+  %q2: f32[16, 5, 2] = prims.permute(%q1, [1, 0, 2])
+  %k2: f32[16, 5, 2] = prims.permute(%k1, [1, 0, 2])
+  %v2: f32[16, 5, 2] = prims.permute(%v1, [1, 0, 2])
+  %q3: f32[4, 4, 5, 2] = prims.reshape(%q2, [4, 4, 5, 2])
+  %k3: f32[4, 4, 5, 2] = prims.reshape(%k2, [4, 4, 5, 2])
+  %v3: f32[4, 4, 5, 2] = prims.reshape(%v2, [4, 4, 5, 2])
+  %o: f32[4, 4, 5, 2], %s: f32[4, 4, 5] = prims.attention(%q3, %k3, %v3, none, false, 0.5)
+  %o1: f32[4, 5, 4, 2] = prims.permute(%o, [0, 2, 1, 3])
+  %o2: f32[4, 5, 8] = prims.reshape(%o1, [4, 5, 8])
+  %t2: f32[8, 8] = prims.permute(%w2, [1, 0])
+  %t5: f32[1, 8, 8] = prims.reshape(%t2, [1, 8, 8])
+  %t6: f32[4, 8, 8] = prims.expand(%t5, [4, 8, 8])
+  %y: f32[4, 5, 8] = prims.matmul(%o2, %t6)
+  return %y
+}
+";
+
+/// Checks that `tp:auto` gives these placements on two ranks with one sum as the only exchange, and that the ranks' results are
+/// those of the whole.
+fn assert_pair(text: &str, placements: &[(&str, Placement)]) {
+    let (graph, mesh): (Graph, Mesh) = (text.parse().unwrap(), "tp=2".parse().unwrap());
     let plan = Plan::usual(&mesh);
-    assert_eq!(exchanges(FUSED, "tp=2", &plan), [("y".to_owned(), Kind::AllReduce)]);
+    assert_eq!(exchanges(text, "tp=2", &plan), [("y".to_owned(), Kind::AllReduce)]);
     let fixed = plan.resolve(&graph, &graph, &mesh, &Costs::default()).unwrap();
-    let sections = Placement::sectioned(0, [8, 4, 4].map(SymExpr::from_i64).to_vec());
-    for (name, placement) in
-        [("qkv.weight", sections), ("out.weight", Placement::shard(1)), ("keys", Placement::shard(1))]
-    {
-        let (v, _, _) = graph.inputs().find(|(_, _, n)| *n == name).unwrap();
-        assert_eq!(fixed.values.get(&v), Some(&vec![Some(placement)]), "{name}");
+    for (name, placement) in placements {
+        let (v, _, _) = graph.inputs().find(|(_, _, n)| n == name).unwrap();
+        assert_eq!(fixed.values.get(&v), Some(&vec![Some(placement.clone())]), "{name}");
     }
+    assert_values(text, "tp=2");
+    // Three ranks would not have equal shares of the heads.
+    let three: Mesh = "tp=3".parse().unwrap();
+    assert!(plan.resolve(&graph, &graph, &three, &Costs::default()).unwrap().values.is_empty());
+}
+
+/// Checks that ranks with the usual plan give what the whole program gives.
+fn assert_values(text: &str, mesh: &str) {
+    let (graph, mesh): (Graph, Mesh) = (text.parse().unwrap(), mesh.parse().unwrap());
+    let fixed = Plan::usual(&mesh).resolve(&graph, &graph, &mesh, &Costs::default()).unwrap();
     let layout = propagate(&graph, &mesh, &fixed, &Costs::default()).unwrap();
     let input = |name: &str| {
         let (v, _, _) = graph.inputs().find(|(_, _, n)| *n == name).unwrap();
@@ -294,11 +380,33 @@ fn a_fused_weight_is_split_by_its_sections_and_a_cache_by_heads() {
     let given: Vec<Tensor> = graph.inputs().map(|(_, _, name)| input(name)).collect();
     let expected = interp::run(&graph, &given).unwrap();
     for got in ranks::run(&graph, &mesh, &layout, &input, &HashMap::new()) {
-        ranks::assert_close("fused", &got[0], &expected[0], 1e-5, 1e-30);
+        ranks::assert_close(&format!("{} {mesh}", graph.name), &got[0], &expected[0], 1e-5, 1e-30);
     }
-    // Three ranks would not have equal shares of the heads.
-    let three: Mesh = "tp=3".parse().unwrap();
-    assert!(plan.resolve(&graph, &graph, &three, &Costs::default()).unwrap().values.is_empty());
+}
+
+fn sectioned(sizes: [i64; 3]) -> Placement {
+    Placement::sectioned(0, sizes.map(SymExpr::from_i64).to_vec())
+}
+
+#[test]
+fn a_fused_weight_is_split_by_its_sections_and_a_cache_by_heads() {
+    let keys = ("keys", Placement::shard(1));
+    assert_pair(FUSED, &[("qkv.weight", sectioned([8, 4, 4])), ("out.weight", Placement::shard(1)), keys]);
+}
+
+#[test]
+fn attention_whose_batch_lies_outside_of_the_heads_is_split_with_its_bias() {
+    let (sections, rows) = (sectioned([8, 8, 8]), Placement::shard(1));
+    assert_pair(BATCHED, &[("in.weight", sections.clone()), ("in.bias", sections), ("out.weight", rows)]);
+    // Another axis has sequences of the batch, whole sections of the dimension in which the heads of all are.
+    for mesh in ["dp=2,tp=2", "tp=2,dp=2", "tp=2,dp=4"] {
+        let plan = Plan::usual(&mesh.parse().unwrap());
+        let mut found: Vec<&str> =
+            exchanges(BATCHED, mesh, &plan).iter().map(|(_, kind)| kind.name()).collect();
+        found.sort_unstable();
+        assert_eq!(found, ["all_gather", "all_reduce"], "of the result, {mesh}");
+        assert_values(BATCHED, mesh);
+    }
 }
 
 #[test]

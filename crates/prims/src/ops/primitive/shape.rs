@@ -76,6 +76,9 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
         samples: |s| {
             s.add(vec![s.float("a", &[2, 12])], vec![Arg::Value(ValueId(0)), [4, 2, 3].as_slice().into()]);
             s.add(vec![s.float("a", &[4, 1, 6])], vec![Arg::Value(ValueId(0)), [3, 8].as_slice().into()]);
+            // Heads of a batch: the second dimension is taken apart, and the outer part of it is joined to the first one.
+            s.add(vec![s.float("a", &[4, 24])], vec![Arg::Value(ValueId(0)), [24, 4].as_slice().into()]);
+            s.add(vec![s.float("a", &[24, 4])], vec![Arg::Value(ValueId(0)), [4, 24].as_slice().into()]);
         },
     },
     OpDef {

@@ -37,33 +37,20 @@ pub(in crate::ops) fn permute(call: &LowerCall<'_>) -> Ways {
 }
 
 /// A dimension that stays may be in any parts. Of dimensions that are joined or split the outermost one may: in whole blocks
-/// of what lies within it. So may the next one, where it is one dimension on one side: that one is then in sections, as many as
-/// the outermost one has elements.
+/// of what lies within it. So may the next one, where the outermost dimension of the other side holds it or its outer part: that
+/// one is then in sections, as many as the outermost one has elements.
 pub(in crate::ops) fn reshape(call: &LowerCall<'_>) -> Ways {
     let (a, out) = (call.meta("a")?, call.out(0)?);
     let mut ways = Vec::new();
-    for (from, to) in groups(&a.sizes, &out.sizes) {
-        let (Some(first), Some(second)) =
-            (outermost(&a.sizes, from.clone()), outermost(&out.sizes, to.clone()))
-        else {
-            continue;
-        };
-        let (inner_a, inner_out) = (within(&a.sizes, first, from.end), within(&out.sizes, second, to.end));
+    for (from, to) in sides(&a.sizes, &out.sizes) {
         // The smaller of both outermost dimensions counts the blocks, which are whole on both sides.
-        let units = match (divide(&inner_a, &inner_out), divide(&inner_out, &inner_a)) {
-            (Some(more), _) => (SymExpr::ONE, more),
-            (_, Some(more)) => (more, SymExpr::ONE),
-            _ => continue,
-        };
-        ways.push(way(vec![Placement::blocks(first, units.0)], vec![Placement::blocks(second, units.1)]));
-        if inner_a == SymExpr::ONE
-            && let Some((one, many)) = sections(&a.sizes, first, &out.sizes, (second, to.end), MOST_SECTIONS)
-        {
+        if let Some((first, second)) = whole_blocks(&from.within(), &to.within()) {
+            ways.push(way(vec![from.blocks(first)], vec![to.blocks(second)]));
+        }
+        if let Some((one, many)) = sections(&from, &to, MOST_SECTIONS) {
             ways.push(way(vec![one], vec![many]));
         }
-        if inner_out == SymExpr::ONE
-            && let Some((one, many)) = sections(&out.sizes, second, &a.sizes, (first, from.end), MOST_JOINED)
-        {
+        if let Some((one, many)) = sections(&to, &from, MOST_JOINED) {
             ways.push(way(vec![many], vec![one]));
         }
     }
@@ -74,21 +61,11 @@ pub(in crate::ops) fn reshape(call: &LowerCall<'_>) -> Ways {
 /// A dimension that is in sections already, as many as the outermost one of those that it becomes has elements.
 pub(in crate::ops) fn sectioned_reshape(call: &LowerCall<'_>, operands: &[Placement]) -> Ways {
     let (a, out) = (call.meta("a")?, call.out(0)?);
-    let mut ways = Vec::new();
-    for (from, to) in groups(&a.sizes, &out.sizes) {
-        let (Some(first), Some(second)) =
-            (outermost(&a.sizes, from.clone()), outermost(&out.sizes, to.clone()))
-        else {
-            continue;
-        };
-        if within(&a.sizes, first, from.end) == SymExpr::ONE
-            && let Some((one, many)) = sections(&a.sizes, first, &out.sizes, (second, to.end), MOST_JOINED)
-            && operands == [one.clone()]
-        {
-            ways.push(way(vec![one], vec![many]));
-        }
-    }
-    Ok(ways)
+    let found = sides(&a.sizes, &out.sizes).filter_map(|(from, to)| sections(&from, &to, MOST_JOINED));
+    Ok(found
+        .filter(|(one, _)| operands == [one.clone()])
+        .map(|(one, many)| way(vec![one], vec![many]))
+        .collect())
 }
 
 /// Most sections that a reshape is thought to make of a dimension: those of fused weights, not the heads of attention.
@@ -97,20 +74,51 @@ const MOST_SECTIONS: i64 = 16;
 /// positions.
 const MOST_JOINED: i64 = 1 << 12;
 
-/// Parts of the dimension within the outermost one of `many`, and those of the one dimension that all of them are.
-fn sections(
-    one: &[SymExpr],
-    dim: usize,
-    many: &[SymExpr],
-    (outer, end): (usize, usize),
-    most: i64,
-) -> Option<(Placement, Placement)> {
-    let count = many[outer].as_const().filter(|n| (2..=most).contains(n))?;
-    let inner = outermost(many, outer + 1..end)?;
-    let section = divide(&one[dim], &many[outer])?;
-    let unit = within(many, inner, end);
+/// Dimensions that a reshape joins or splits, on one side of it.
+struct Side<'a> {
+    sizes: &'a [SymExpr],
+    /// The first of them whose size is not 1.
+    outer: usize,
+    end: usize,
+}
+
+impl<'a> Side<'a> {
+    fn of(sizes: &'a [SymExpr], range: std::ops::Range<usize>) -> Option<Side<'a>> {
+        Some(Side { sizes, outer: outermost(sizes, range.clone())?, end: range.end })
+    }
+    /// Elements within one of the outermost dimension.
+    fn within(&self) -> SymExpr {
+        within(self.sizes, self.outer, self.end)
+    }
+    fn blocks(&self, unit: SymExpr) -> Placement {
+        Placement::blocks(self.outer, unit)
+    }
+}
+
+/// Both sides of the dimensions that a reshape joins or splits.
+fn sides<'a>(a: &'a Shape, out: &'a Shape) -> impl Iterator<Item = (Side<'a>, Side<'a>)> {
+    groups(a, out).into_iter().filter_map(|(from, to)| Some((Side::of(a, from)?, Side::of(out, to)?)))
+}
+
+/// The least numbers of elements of two dimensions that hold equally much, where these have so much within each.
+fn whole_blocks(a: &SymExpr, b: &SymExpr) -> Option<(SymExpr, SymExpr)> {
+    match (divide(a, b), divide(b, a)) {
+        (Some(more), _) => Some((SymExpr::ONE, more)),
+        (_, Some(more)) => Some((more, SymExpr::ONE)),
+        _ => None,
+    }
+}
+
+/// Parts of the dimension within the outermost one of `many`, and those of the outermost dimension of `one`, which holds the
+/// outermost one of `many` and all or some of the one within it.
+fn sections(one: &Side<'_>, many: &Side<'_>, most: i64) -> Option<(Placement, Placement)> {
+    let outer = &many.sizes[many.outer];
+    let count = outer.as_const().filter(|n| (2..=most).contains(n))?;
+    let inner = outermost(many.sizes, many.outer + 1..many.end)?;
+    let section = divide(&one.sizes[one.outer], outer).filter(|size| *size != SymExpr::ONE)?;
+    let (unit, inner_unit) = whole_blocks(&one.within(), &within(many.sizes, inner, many.end))?;
     let sections = vec![section; usize::try_from(count).ok()?];
-    Some((Placement::Shard { dim, unit, sections }, Placement::shard(inner)))
+    Some((Placement::Shard { dim: one.outer, unit, sections }, Placement::blocks(inner, inner_unit)))
 }
 
 /// Product of the sizes behind a dimension, up to `end`.
