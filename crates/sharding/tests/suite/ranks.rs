@@ -230,8 +230,9 @@ fn exchange(mesh: &Mesh, ranks: &mut [Rank<'_>]) {
 
 fn combine(all: &[&Tensor], how: &str) -> Tensor {
     let dtype = all[0].dtype();
+    let elements: Vec<Vec<Scalar>> = all.iter().map(|t| t.iter().collect()).collect();
     let of = |i: usize| -> Scalar {
-        let values = all.iter().map(|t| t.iter().nth(i).unwrap());
+        let values = elements.iter().map(|of_rank| of_rank[i]);
         let pick = |a: Scalar, b: Scalar| -> Scalar {
             if dtype.is_integral() || dtype == ir_core::DType::Bool {
                 let (a, b) = (a.as_i64(), b.as_i64());

@@ -31,20 +31,18 @@ fn reference(
     p: [usize; 3],
 ) -> Sum {
     let (ci, co) = (s.in_channels / s.groups, s.out_channels / s.groups);
+    let taps = s.kernel.iter().product::<usize>();
     let mut sum = Sum::default();
-    for c in 0..ci {
-        for t in 0..s.kernel.iter().product::<usize>() {
-            let k = [t / s.kernel[2] / s.kernel[1], t / s.kernel[2] % s.kernel[1], t % s.kernel[2]];
-            let mut q = [0; 3];
-            let inside = (0..3).all(|i| {
-                let v = (p[i] * s.stride[i] + k[i] * s.dilation[i]) as isize - s.pad_lo[i] as isize;
-                q[i] = v.max(0) as usize;
-                v >= 0 && (v as usize) < s.input[i]
-            });
-            if inside {
-                let taps = s.kernel.iter().product::<usize>();
-                sum.add(x(n, o / co * ci + c, q), w[(o * ci + c) * taps + t]);
-            }
+    for t in 0..taps {
+        let k = [t / s.kernel[2] / s.kernel[1], t / s.kernel[2] % s.kernel[1], t % s.kernel[2]];
+        let mut q = [0; 3];
+        let inside = (0..3).all(|i| {
+            let v = (p[i] * s.stride[i] + k[i] * s.dilation[i]) as isize - s.pad_lo[i] as isize;
+            q[i] = v.max(0) as usize;
+            v >= 0 && (v as usize) < s.input[i]
+        });
+        if inside {
+            (0..ci).for_each(|c| sum.add(x(n, o / co * ci + c, q), w[(o * ci + c) * taps + t]));
         }
     }
     sum
