@@ -173,11 +173,11 @@ impl Builds<'_> {
             (from, to) if from == to => Ok(v),
             (Placement::Replicate, Placement::Shard { dim, sections, .. }) if !sections.is_empty() => {
                 let at = self.coordinates[change.axis] as i64;
-                let own = |b: &mut Builder<'_>, start: &SymExpr, length: &SymExpr| {
+                let sections = self.local_sections(now, *dim, sections);
+                by_section(b, v, (*dim, *dim), &sections, |b, v, dim, length| {
                     let share = spec::share_of(length, ranks);
-                    b.slice(v, *dim, start + &share * at, share, 1)
-                };
-                joined(b, *dim, &self.local_sections(now, *dim, sections), own)
+                    b.slice(v, dim, &share * at, share, 1)
+                })
             }
             (Placement::Replicate, Placement::Shard { dim, .. }) => {
                 let first = self.first(change.axis, *dim, (&had, &has));
@@ -192,21 +192,17 @@ impl Builds<'_> {
                 b.full(&had.sizes, Scalar::Int(neutral), dtype)
             }
             (Placement::Shard { dim, sections, .. }, Placement::Replicate) if !sections.is_empty() => {
-                let all = b.call1("prims.all_gather", vec![v.into(), ranks.into(), group])?;
+                let v = b.call1("prims.all_gather", vec![v.into(), ranks.into(), group])?;
                 let sections = self.local_sections(now, *dim, sections);
-                let one = |b: &mut Builder<'_>, start: &SymExpr, length: &SymExpr| {
-                    let parts = b.slice(all, dim + 1, start.clone(), length.clone(), 1)?;
-                    let mut sizes = has.sizes.clone();
-                    sizes[*dim] = length * ranks;
-                    self.join(b, parts, *dim, &sizes)
-                };
-                joined(b, *dim, &sections, one)
+                by_section(b, v, (dim + 1, *dim), &sections, |b, v, dim, length| {
+                    self.join(b, v, dim - 1, &(length * ranks))
+                })
             }
             (Placement::Shard { dim, .. }, Placement::Replicate) => {
                 let largest = had.largest[*dim].clone();
                 let v = pad(b, v, *dim, &largest)?;
                 let v = b.call1("prims.all_gather", vec![v.into(), ranks.into(), group])?;
-                self.join(b, v, *dim, &has.sizes)
+                self.join(b, v, *dim, &has.sizes[*dim])
             }
             (Placement::Shard { dim, .. }, Placement::Partial(_)) => {
                 let first = self.first(change.axis, *dim, (&has, &had));
@@ -214,11 +210,10 @@ impl Builds<'_> {
                 padded(b, v, *dim, first, behind)
             }
             (Placement::Partial(how), Placement::Shard { dim, sections, .. }) if !sections.is_empty() => {
-                let one = |b: &mut Builder<'_>, start: &SymExpr, length: &SymExpr| {
-                    let section = b.slice(v, *dim, start.clone(), length.clone(), 1)?;
-                    split(b, section, *dim, ranks, &spec::share_of(length, ranks))
-                };
-                let v = joined(b, dim + 1, &self.local_sections(now, *dim, sections), one)?;
+                let sections = self.local_sections(now, *dim, sections);
+                let v = by_section(b, v, (*dim, dim + 1), &sections, |b, v, dim, length| {
+                    split(b, v, dim, ranks, &spec::share_of(length, ranks))
+                })?;
                 b.call1("prims.reduce_scatter", vec![v.into(), how.name().into(), group])
             }
             (Placement::Partial(how), Placement::Shard { dim, .. }) => {
@@ -234,10 +229,7 @@ impl Builds<'_> {
                 let v = pad(b, v, *from, &largest)?;
                 let v = split(b, v, *to, ranks, &has.largest[*to])?;
                 let v = b.call1("prims.all_to_all", vec![v.into(), group])?;
-                let mut joined = b.sizes(v)?;
-                joined.remove(0);
-                joined[*from] = has.sizes[*from].clone();
-                let v = self.join(b, v, *from, &joined)?;
+                let v = self.join(b, v, *from, &has.sizes[*from])?;
                 b.slice(v, *to, SymExpr::ZERO, has.sizes[*to].clone(), 1)
             }
             (Placement::Replicate, Placement::Replicate) => Ok(v),
@@ -262,30 +254,47 @@ impl Builds<'_> {
     }
 
     /// `[ranks, …, part, …]` as `[…, all, …]`, without the padding at its end.
-    fn join(&self, b: &mut Builder<'_>, v: ValueId, dim: usize, sizes: &Shape) -> Result<ValueId, OpError> {
+    fn join(&self, b: &mut Builder<'_>, v: ValueId, dim: usize, size: &SymExpr) -> Result<ValueId, OpError> {
         let parts = b.sizes(v)?;
         let order: Vec<usize> = (1..=dim).chain([0]).chain(dim + 1..parts.len()).collect();
         let v = b.permute(v, &order)?;
         let mut joined: Shape = parts.iter().skip(1).cloned().collect();
         joined[dim] = &joined[dim] * &parts[0];
         let v = b.reshape(v, &joined)?;
-        b.slice(v, dim, SymExpr::ZERO, sizes[dim].clone(), 1)
+        b.slice(v, dim, SymExpr::ZERO, size.clone(), 1)
     }
 }
 
-/// What a function makes of each section of a dimension, by its place and size, one behind the other along `dim`.
-fn joined(
+/// What a function makes of every section of dimension `dim`, one behind the other along `to` of the result. It is given a tensor,
+/// which of its dimensions a section is, and the section's size. Equal sections are all one tensor, in which they have a dimension of
+/// their own: there may be thousands.
+fn by_section(
     b: &mut Builder<'_>,
-    dim: usize,
+    v: ValueId,
+    (dim, to): (usize, usize),
     sections: &[SymExpr],
-    one: impl Fn(&mut Builder<'_>, &SymExpr, &SymExpr) -> Result<ValueId, OpError>,
+    one: impl Fn(&mut Builder<'_>, ValueId, usize, &SymExpr) -> Result<ValueId, OpError>,
 ) -> Result<ValueId, OpError> {
+    if let [first, rest @ ..] = sections
+        && rest.iter().all(|section| section == first)
+    {
+        let mut sizes = b.sizes(v)?;
+        sizes[dim] = first.clone();
+        sizes.insert(dim, SymExpr::from_i64(sections.len() as i64));
+        let v = b.reshape(v, &sizes)?;
+        let v = one(b, v, dim + 1, first)?;
+        let mut joined = b.sizes(v)?;
+        let count = joined.remove(to);
+        joined[to] = &joined[to] * count;
+        return b.reshape(v, &joined);
+    }
     let (mut start, mut parts) = (SymExpr::ZERO, Vec::new());
     for section in sections {
-        parts.push(one(b, &start, section)?);
+        let part = b.slice(v, dim, start.clone(), section.clone(), 1)?;
+        parts.push(one(b, part, dim, section)?);
         start = start + section;
     }
-    b.call1("prims.cat", vec![Arg::values(parts), (dim as i64).into()])
+    b.call1("prims.cat", vec![Arg::values(parts), (to as i64).into()])
 }
 
 /// `[…, all, …]` as `[ranks, …, part, …]` with parts of `largest`, padded at the end.

@@ -10,7 +10,6 @@
 //! next one runs all the same. The last line is `N passed, N failed, N skipped`.
 
 mod golden;
-mod programs;
 
 use std::fmt::Display;
 use std::fs::File;
@@ -79,6 +78,8 @@ const CORPUS_OF_ROCM: &str = "train/mlp.zip";
 const PYTHON: &str = "Python package";
 /// The step that runs meshes of processes, where there is an MPI.
 const MPI: &str = "ranks by MPI";
+/// What tests of emulated kernels read: whether each case is computed for all architectures.
+const ARCHITECTURES: &str = "FERROFLUX_ARCHITECTURES";
 /// What runs golden cases.
 const BACKENDS: [&str; 2] = ["eager", "cpu"];
 
@@ -109,8 +110,6 @@ pub(crate) struct Counts {
 enum Judge {
     /// By the exit status, with the tests that the output reports.
     Exit,
-    /// By the same of the test programs that the arguments build.
-    Tests,
     /// By the results of golden cases, written to a file; `refusals` says whether a case may be unsupported.
     Cases { results: PathBuf, backend: &'static str, refusals: bool },
 }
@@ -187,10 +186,7 @@ fn steps(root: &Path, logs: &Path, full: bool) -> Vec<Step> {
         checked("tidy", &["run", "--quiet", "--package", "xtask", "--", "tidy"]),
         checked("clippy", &[&["clippy"][..], &all, &["--all-targets", "--", "-D", "warnings"]].concat()),
         checked("plugins of tests", &[&["build"][..], &all, &plugins].concat()),
-        Step {
-            judge: Judge::Tests,
-            ..checked("tests", &[&tests[..], &["--lib", "--bins", "--tests"]].concat())
-        },
+        checked("tests", &[&tests[..], &["--lib", "--bins", "--tests"]].concat()),
         // Of what is published, that it can be packed; without the network.
         checked("packages", &packages()),
         checked("doc tests", &[&tests[..], &["--doc"]].concat()),
@@ -303,13 +299,10 @@ fn checked(name: &str, args: &[&str]) -> Step {
 fn perform(step: &Step, full: bool, root: &Path, logs: &Path) -> Result<Done> {
     let log = logs.join(format!("{}.log", step.name.replace([',', ' '], "-")));
     let start = Instant::now();
-    let passed = match step.judge {
-        Judge::Tests => programs::run(&step.args, full, root, &log)?,
-        Judge::Exit | Judge::Cases { .. } => execute(&step.args, root, &log)?.success(),
-    };
+    let status = execute(&step.args, full, root, &log)?;
     let output = String::from_utf8_lossy(&std::fs::read(&log).context("the output of a step")?).into_owned();
     let counts = match &step.judge {
-        Judge::Exit | Judge::Tests => from_output(&output, passed),
+        Judge::Exit => from_output(&output, status),
         Judge::Cases { results, backend, refusals } => {
             golden::counts(results, backend, &root.join(golden::KNOWN), *refusals)?
         }
@@ -323,11 +316,12 @@ fn perform(step: &Step, full: bool, root: &Path, logs: &Path) -> Result<Done> {
     Ok(done)
 }
 
-fn execute(args: &[String], root: &Path, log: &Path) -> Result<ExitStatus> {
+fn execute(args: &[String], full: bool, root: &Path, log: &Path) -> Result<ExitStatus> {
     let file = File::create(log).with_context(|| log.display().to_string())?;
     let errors = file.try_clone()?;
     Command::new(cargo())
         .args(args)
+        .envs(full.then_some((ARCHITECTURES, "all")))
         .current_dir(root)
         .stdin(Stdio::null())
         .stdout(file)
@@ -337,7 +331,7 @@ fn execute(args: &[String], root: &Path, log: &Path) -> Result<ExitStatus> {
 }
 
 /// Counts of the tests that cargo's test runner reports; a step without tests counts as one.
-fn from_output(output: &str, passed: bool) -> Counts {
+fn from_output(output: &str, status: ExitStatus) -> Counts {
     let mut counts = Counts::default();
     for line in output.lines().filter(|line| line.starts_with("test result: ")) {
         let number = |what: &str| {
@@ -363,7 +357,7 @@ fn from_output(output: &str, passed: bool) -> Counts {
         };
         counts = Counts { passed: number(" passed"), failed: number(" failed"), skipped: number(" skipped") };
     }
-    if !passed && counts.failed == 0 {
+    if !status.success() && counts.failed == 0 {
         counts.failed = 1;
     } else if counts == Counts::default() {
         counts.passed = 1;
@@ -390,24 +384,26 @@ fn report(done: &[Done]) -> bool {
     failed == 0
 }
 
-#[cfg(test)]
+#[cfg(all(test, unix))]
 mod tests {
-    use super::{Counts, from_output};
+    use std::os::unix::process::ExitStatusExt;
+
+    use super::{Counts, ExitStatus, from_output};
 
     #[test]
     fn tests_of_all_crates_are_summed() {
         let output = "running 3 tests\ntest result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; \
                       finished in 0.01s\ntest result: FAILED. 2 passed; 4 failed; 0 ignored; 0 measured\n";
-        let counts = from_output(output, false);
+        let counts = from_output(output, ExitStatus::from_raw(101 << 8));
         assert_eq!(counts, Counts { passed: 5, failed: 4, skipped: 1 });
     }
 
     #[test]
     fn a_step_without_tests_counts_as_one() {
-        assert_eq!(from_output("", true).passed, 1);
-        assert_eq!(from_output("", false).failed, 1);
+        assert_eq!(from_output("", ExitStatus::from_raw(0)).passed, 1);
+        assert_eq!(from_output("", ExitStatus::from_raw(1 << 8)).failed, 1);
         // The tests that ran passed, yet cargo failed: some did not build.
         let output = "test result: ok. 3 passed; 0 failed; 0 ignored\n";
-        assert_eq!(from_output(output, false).failed, 1);
+        assert_eq!(from_output(output, ExitStatus::from_raw(101 << 8)).failed, 1);
     }
 }
