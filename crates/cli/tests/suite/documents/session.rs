@@ -91,6 +91,7 @@ impl Session {
             .env_remove("FERROFLUX_LOG")
             .env_remove("FERROFLUX_PLUGIN_PATH")
             .env_remove("RUSTFLAGS")
+            .env_remove("RUSTC_WORKSPACE_WRAPPER")
             .env_remove("XDG_CONFIG_HOME")
             .env_remove("XDG_DATA_HOME")
             .env_remove("XDG_DATA_DIRS")
