@@ -68,7 +68,7 @@ pub(super) fn of_conv(program: &Program, c: &Conv) -> Option<Narrow> {
     let depthwise = c.weight.sizes.len() <= 4 && c.weight.sizes[0].as_const() == Some(c.groups);
     // Without instructions that pay, products in `f32` have transformed tiles and convert an image once instead of once for each block of
     // columns. Sums of one channel multiply as fast and read half as much.
-    let pays = single || narrow::bf16_pays();
+    let pays = single || narrow::bf16_pays(Isa::best());
     let fits = found != Narrow::Bf16 || c.acc == DType::F32 && (!single || depthwise) && pays;
     fits.then_some(found)
 }

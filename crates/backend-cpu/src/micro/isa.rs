@@ -8,11 +8,16 @@ use super::MicroError;
 /// The environment variable that names the variant to use.
 const VARIABLE: &str = "FERROFLUX_ISA";
 
+/// The name there of AVX-512 with tiles.
+const AMX: &str = "amx";
+
 /// Why a named variant is not used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IsaError {
     /// No variant has this name.
-    #[error("FERROFLUX_ISA is `{0}`; it may be `portable`, `avx2` or `avx512`, or unset for the fastest")]
+    #[error(
+        "FERROFLUX_ISA is `{0}`; it may be `portable`, `avx2`, `avx512` or `amx`, or unset for the fastest"
+    )]
     Unknown(String),
     /// The processor lacks it.
     #[error("FERROFLUX_ISA asks for `{}`, which this processor does not have; unset it", .0.name())]
@@ -54,11 +59,20 @@ impl Isa {
             .clone()
     }
 
+    /// Whether products of narrow numbers may be those of tiles (AMX), where the processor has them: `FERROFLUX_ISA` is not set, or `amx`.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn tiles() -> bool {
+        static TILES: OnceLock<bool> = OnceLock::new();
+        *TILES.get_or_init(|| std::env::var(VARIABLE).map_or(true, |name| name.is_empty() || name == AMX))
+    }
+
     /// The variant of a name, as `FERROFLUX_ISA` has it.
     ///
     /// # Errors
     /// There is no variant of this name, or this processor cannot run it.
     pub fn named(name: &str) -> Result<Isa, IsaError> {
+        // All kernels but those of tiles are the same.
+        let name = if name == AMX { Isa::Avx512.name() } else { name };
         let isa = Isa::ALL.into_iter().find(|isa| isa.name() == name);
         let isa = isa.ok_or_else(|| IsaError::Unknown(name.to_owned()))?;
         if isa.detected() { Ok(isa) } else { Err(IsaError::Missing(isa)) }

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::pack::Form;
 use super::product::{Job, Rows, run};
-use super::{Narrow, NarrowWeights, depthwise};
+use super::{Narrow, NarrowWeights, depthwise, windows};
 use crate::micro::error::same;
 use crate::micro::{ConvShape, Hook, Isa, MicroError, Strides5, scratch, team};
 
@@ -33,7 +33,7 @@ impl NarrowConv {
         input: Strides5,
         zero: i32,
     ) -> Result<NarrowConv, MicroError> {
-        super::unit(numbers, isa)?;
+        super::unit(numbers, Form::Panels, isa)?;
         Ok(NarrowConv { isa, numbers, shape, out: shape.output()?, input, zero })
     }
 
@@ -159,12 +159,16 @@ impl NarrowConv {
             if weights.form == Form::Depthwise {
                 return depthwise::run(&source, weights, hook);
             }
+            if windows::fit(&source, weights) {
+                return windows::run(&source, weights, hook);
+            }
             let windows: Vec<Windows<'_>> = (0..s.batch * s.groups)
                 .map(|i| Windows { source: &source, image: i / s.groups, group: i % s.groups })
                 .collect();
-            let mut jobs: Vec<Job<'_>> = Vec::with_capacity(windows.len());
+            let mut jobs: Vec<(&dyn Rows, Job)> = Vec::with_capacity(windows.len());
             for w in &windows {
-                jobs.push(Job { rows: w, group: w.group, batch: w.image, column: w.group * weights.n() });
+                let job = Job { group: w.group, batch: w.image, column: w.group * weights.n() };
+                jobs.push((w as &dyn Rows, job));
             }
             run(&jobs, self.pixels(), weights, hook);
         }
@@ -202,6 +206,17 @@ impl Source<'_> {
     /// The byte that stands for the zero point in the input (two of which are a zero of `bf16`).
     pub(super) fn fill(&self) -> u8 {
         self.conv.zero as u8
+    }
+
+    /// Bytes of the channels of one group of a pixel.
+    pub(super) fn pixel(&self) -> usize {
+        let s = &self.conv.shape;
+        s.in_channels / s.groups * self.conv.numbers.size()
+    }
+
+    /// Bytes from pixel to pixel of a line.
+    pub(super) fn step(&self) -> isize {
+        self.strides.w * self.conv.numbers.size() as isize
     }
 
     /// The place of a line of an image, in bytes from its first pixel; none outside of the image.
@@ -267,10 +282,10 @@ impl Windows<'_> {
         copy: impl Fn(*const u8, *mut u8, usize),
     ) {
         let conv = self.source.conv;
-        let (s, size) = (&conv.shape, conv.numbers.size());
+        let s = &conv.shape;
         let [_, oh, ow] = conv.out;
         let [kd, kh, kw] = s.kernel;
-        let pixel = s.in_channels / s.groups * size;
+        let pixel = self.source.pixel();
         let fill = self.source.fill();
         let mut at = [rows.start / (oh * ow), rows.start / ow % oh, rows.start % ow];
         for i in 0..rows.len() {
@@ -314,10 +329,9 @@ impl Windows<'_> {
         copy: &impl Fn(*const u8, *mut u8, usize),
     ) {
         let conv = self.source.conv;
-        let (s, size) = (&conv.shape, conv.numbers.size());
-        let per = s.in_channels / s.groups * size;
+        let (s, per) = (&conv.shape, self.source.pixel());
         let (kw, step, width) = (s.kernel[2], s.dilation[2], s.input[2] as isize);
-        let stride = self.source.strides.w * size as isize;
+        let stride = self.source.step();
         let line = line.wrapping_add(self.group * per);
         let fill = self.source.fill();
         if step == 1 && stride == per as isize {

@@ -10,6 +10,11 @@ pub(super) const BLOCK: usize = 4;
 /// Bytes of one group of a panel: four for each column.
 pub(super) const GROUP: usize = 4 * PANEL;
 
+/// Groups of k to whose multiples panels are filled up with zeros, so that each tile of B is whole: those of a tile.
+pub(super) const PIECE: usize = 16;
+/// Rows of a tile of A.
+pub(super) const TILE_ROWS: usize = 16;
+
 /// One implementation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unit {
@@ -24,6 +29,9 @@ pub(super) enum Unit {
     /// `bf16` by `vdpbf16ps`.
     #[cfg(target_arch = "x86_64")]
     Bf16,
+    /// Integers and `bf16` by tiles.
+    #[cfg(target_arch = "x86_64")]
+    Tiles,
     /// `bf16` that are made `f32` on the way: rows of A for a block, columns of B in registers. Its panels are those of `Bf16`.
     #[cfg(target_arch = "x86_64")]
     Widened,
@@ -33,6 +41,14 @@ impl Unit {
     /// The fastest one for these numbers; none where there is no kernel.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn of(numbers: Narrow, isa: Isa) -> Option<Unit> {
+        let vectors = Unit::of_vectors(numbers, isa)?;
+        let tiles = vectors.panels() == BLOCK && Isa::tiles() && super::amx::permitted();
+        Some(if tiles { Unit::Tiles } else { vectors })
+    }
+
+    /// The same without tiles, which multiply matrices alone.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn of_vectors(numbers: Narrow, isa: Isa) -> Option<Unit> {
         let wide = isa == Isa::Avx512 && is_x86_feature_detected!("avx512bw");
         match numbers {
             // On some processors `vdpbf16ps` has a quarter of the rate of `f32`'s instructions, on others the same one.
@@ -50,6 +66,12 @@ impl Unit {
         (numbers != Narrow::Bf16).then_some(Unit::Portable)
     }
 
+    /// The only one.
+    #[cfg(not(target_arch = "x86_64"))]
+    pub(super) fn of_vectors(numbers: Narrow, isa: Isa) -> Option<Unit> {
+        Unit::of(numbers, isa)
+    }
+
     /// Most panels of one tile.
     pub(super) const fn panels(self) -> usize {
         match self {
@@ -57,7 +79,7 @@ impl Unit {
             #[cfg(target_arch = "x86_64")]
             Unit::Avx2 => 1,
             #[cfg(target_arch = "x86_64")]
-            Unit::Vnni | Unit::Bf16 | Unit::Widened => BLOCK,
+            Unit::Vnni | Unit::Bf16 | Unit::Widened | Unit::Tiles => BLOCK,
         }
     }
 
@@ -85,6 +107,26 @@ impl Unit {
                 3 => 7,
                 _ => 5,
             },
+            #[cfg(target_arch = "x86_64")]
+            Unit::Tiles => TILE_ROWS,
+        }
+    }
+
+    /// Groups of k that are multiplied at once: rows of A have whole ones.
+    pub(super) const fn piece(self) -> usize {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Unit::Tiles => PIECE,
+            _ => 1,
+        }
+    }
+
+    /// Multiply-adds of bytes that take as long as one of `f32`, about.
+    pub(super) const fn speed(self) -> usize {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Unit::Tiles => 16,
+            _ => 4,
         }
     }
 

@@ -8,16 +8,17 @@
 //! `vpdpbusd` multiplies unsigned by signed bytes. So signed A is moved by 128, and what that adds is subtracted together with
 //! the zero point, as a number for each column that sums begin with.
 //!
-//! Where `vdpbf16ps` is slower than the multiplications of `f32`, `bf16` is widened on the way ([`Unit`]).
-//!
-//! Instructions for tiles of these numbers (AMX) are not used: they would be one more [`Unit`], with
-//! the same groups of four bytes.
+//! Where the processor multiplies tiles of these numbers (AMX), it multiplies the same panels, sixteen groups at a time (`amx`). Where `vdpbf16ps` is
+//! slower than the multiplications of `f32`, `bf16` is widened on the way ([`Unit`]).
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod conv;
 mod depthwise;
 mod dot;
 mod pack;
 mod product;
+mod windows;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
@@ -27,6 +28,7 @@ pub use product::{NarrowMatmul, matmul};
 
 use super::{Isa, MicroError};
 use dot::Unit;
+use pack::Form;
 
 /// The numbers of A. Those of B are `i8` for integers, else the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -60,16 +62,23 @@ impl Narrow {
 }
 
 /// Whether this processor multiplies `bf16` at a higher rate than `f32`.
-pub fn bf16_pays() -> bool {
+pub fn bf16_pays(isa: Isa) -> bool {
     #[cfg(target_arch = "x86_64")]
-    return x86::dots_pay();
+    return matches!(Unit::of(Narrow::Bf16, isa), Some(Unit::Tiles | Unit::Bf16));
     #[cfg(not(target_arch = "x86_64"))]
-    false
+    {
+        let _ = isa;
+        false
+    }
 }
 
 /// The instructions that multiply these numbers.
-fn unit(numbers: Narrow, isa: Isa) -> Result<Unit, MicroError> {
+fn unit(numbers: Narrow, form: Form, isa: Isa) -> Result<Unit, MicroError> {
     isa.require()?;
     let missing = MicroError::Unsupported("products of bf16 without instructions for them");
-    Unit::of(numbers, isa).ok_or(missing)
+    let unit = match form {
+        Form::Panels => Unit::of(numbers, isa),
+        Form::Depthwise => Unit::of_vectors(numbers, isa),
+    };
+    unit.ok_or(missing)
 }

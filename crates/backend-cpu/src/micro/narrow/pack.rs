@@ -1,7 +1,7 @@
 //! The packed form of B for products of narrow numbers: panels of sixteen columns, four bytes of each column together, and the
 //! groups of neighbouring panels in turns.
 
-use super::dot::{BLOCK, GROUP, PANEL};
+use super::dot::{BLOCK, GROUP, PANEL, PIECE};
 use super::{Narrow, Unit, unit};
 use crate::micro::scratch::AlignedBuf;
 use crate::micro::{Isa, MicroError, team};
@@ -65,7 +65,7 @@ impl NarrowWeights {
         element: Element<'_>,
         zero: i32,
     ) -> Result<NarrowWeights, MicroError> {
-        let unit = unit(numbers, isa)?;
+        let unit = unit(numbers, form, isa)?;
         let mut packed = NarrowWeights { numbers, unit, form, groups, k, n, buf: AlignedBuf::new(0) };
         packed.buf = AlignedBuf::zeroed(packed.words());
         let (shift, panels) = (zero + i32::from(numbers.bias()), packed.panels());
@@ -87,7 +87,7 @@ impl NarrowWeights {
             5 => (Narrow::Bf16, Form::Depthwise),
             _ => return None,
         };
-        let packed = NarrowWeights { numbers, unit: Unit::of(numbers, isa)?, form, groups, k, n, buf };
+        let packed = NarrowWeights { numbers, unit: unit(numbers, form, isa).ok()?, form, groups, k, n, buf };
         (packed.buf.len() == packed.words()).then_some(packed)
     }
 
@@ -103,15 +103,32 @@ impl NarrowWeights {
         }
     }
 
-    /// The same for all units that multiply `bf16` and that this processor has.
+    /// The same for each unit that multiplies these numbers and that this processor has, if it may use wide registers at all.
     #[cfg(all(test, target_arch = "x86_64"))]
-    pub(crate) fn for_each_bf16_unit(mut self, mut f: impl FnMut(&NarrowWeights)) {
-        for (unit, has) in [(Unit::Bf16, is_x86_feature_detected!("avx512bf16")), (Unit::Widened, true)] {
+    pub(crate) fn for_each_unit(mut self, isa: Isa, mut f: impl FnMut(&NarrowWeights)) {
+        let wide = isa == Isa::Avx512 && is_x86_feature_detected!("avx512bw");
+        let floats = self.numbers == Narrow::Bf16;
+        let units = [
+            // Without the instructions, what they do in plain Rust.
+            (Unit::Tiles, isa == Isa::best() && self.form == Form::Panels),
+            (Unit::Bf16, wide && floats && is_x86_feature_detected!("avx512bf16")),
+            (Unit::Widened, wide && floats),
+            (Unit::Vnni, wide && !floats && is_x86_feature_detected!("avx512vnni")),
+            (Unit::Avx2, isa >= Isa::Avx2 && !floats && is_x86_feature_detected!("avx2")),
+            (Unit::Portable, !floats),
+        ];
+        for (unit, has) in units {
             if has {
                 self.unit = unit;
                 f(&self);
             }
         }
+    }
+
+    /// There is one unit.
+    #[cfg(all(test, not(target_arch = "x86_64")))]
+    pub(crate) fn for_each_unit(self, _: Isa, mut f: impl FnMut(&NarrowWeights)) {
+        f(&self);
     }
 
     /// How many numbers of this kind [`NarrowWeights::code`] has.
@@ -168,14 +185,22 @@ impl NarrowWeights {
         self.block(panel).0 * GROUP
     }
 
+    /// Steps that a panel has memory for: whole pieces, filled up with zeros.
+    fn stored(&self) -> usize {
+        match self.form {
+            Form::Panels => self.steps().next_multiple_of(PIECE),
+            Form::Depthwise => self.steps(),
+        }
+    }
+
     fn words(&self) -> usize {
-        self.groups * self.panels() * (self.steps() * PANEL + PANEL)
+        self.groups * self.panels() * (self.stored() * PANEL + PANEL)
     }
 
     /// The first group of four bytes of a panel.
     pub(super) fn panel(&self, group: usize, panel: usize) -> *const u8 {
         let (_, within) = self.block(panel);
-        let at = (group * self.panels() + panel - within) * self.steps() * GROUP + within * GROUP;
+        let at = (group * self.panels() + panel - within) * self.stored() * GROUP + within * GROUP;
         self.buf.ptr().cast::<u8>().wrapping_add(at)
     }
 
@@ -184,7 +209,8 @@ impl NarrowWeights {
         if self.numbers == Narrow::Bf16 {
             return std::ptr::null();
         }
-        let at = self.groups * self.panels() * self.steps() * PANEL + (group * self.panels() + panel) * PANEL;
+        let at =
+            self.groups * self.panels() * self.stored() * PANEL + (group * self.panels() + panel) * PANEL;
         self.buf.ptr().cast::<u32>().wrapping_add(at)
     }
 

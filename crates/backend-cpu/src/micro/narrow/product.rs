@@ -3,7 +3,9 @@
 
 use std::ops::Range;
 
-use super::dot::{self, BLOCK, MAX_ROWS, PANEL, Tile};
+#[cfg(target_arch = "x86_64")]
+use super::amx;
+use super::dot::{self, BLOCK, GROUP, MAX_ROWS, PANEL, PIECE, TILE_ROWS, Tile};
 use super::{Narrow, NarrowWeights, Unit};
 use crate::micro::driver::{odd_lines, part};
 use crate::micro::error::same;
@@ -13,6 +15,11 @@ use crate::micro::{BatchDim, EpilogueBlock, Hook, MicroError, scratch, team};
 const MOST: usize = 192 * 1024;
 /// Multiply-adds of a task below which splitting further costs more than it balances.
 const MIN_TASK: usize = 1 << 21;
+/// Rows of a task of tiles at most: enough that reading B takes less time than multiplying it.
+const TILED_ROWS: usize = 512;
+/// Bytes of A that such a task should have at most, and of sums between two calls of the hook: they stay in a 2 MiB cache beside B.
+const TILED_A: usize = 768 * 1024;
+const TILED_C: usize = 256 * 1024;
 
 /// Where rows of A are.
 pub(super) trait Rows: Sync {
@@ -60,8 +67,8 @@ pub unsafe fn matmul(call: &NarrowMatmul<'_>) -> Result<(), MicroError> {
         numbers: call.b.numbers,
     };
     let all: Vec<Strided> = (0..entries).map(rows).collect();
-    let jobs: Vec<Job<'_>> =
-        all.iter().enumerate().map(|(batch, rows)| Job { rows, group: 0, batch, column: 0 }).collect();
+    let job = |(batch, rows)| (rows as &dyn Rows, Job { group: 0, batch, column: 0 });
+    let jobs: Vec<(&dyn Rows, Job)> = all.iter().enumerate().map(job).collect();
     // SAFETY: the caller's promise.
     unsafe { run(&jobs, call.m, call.b, call.hook) };
     Ok(())
@@ -117,8 +124,8 @@ impl Rows for Strided {
 }
 
 /// One product among those that share weights.
-pub(super) struct Job<'a> {
-    pub(super) rows: &'a dyn Rows,
+#[derive(Clone, Copy)]
+pub(super) struct Job {
     /// The group of the weights.
     pub(super) group: usize,
     /// The hook's batch.
@@ -127,10 +134,34 @@ pub(super) struct Job<'a> {
     pub(super) column: usize,
 }
 
+/// Rows of A that tiles read, in memory.
+pub(super) struct Laid<'a> {
+    pub(super) first: *const u8,
+    /// Bytes from row to row.
+    pub(super) stride: isize,
+    pub(super) count: usize,
+    /// Rows from line to line, and how many of them are the product's.
+    pub(super) line: [usize; 2],
+    /// Where the pieces of a row are: so many side by side from each of these distances (in bytes) on.
+    pub(super) runs: (&'a [usize], usize),
+}
+
+/// Rows of A that stay together.
+pub(super) struct Units {
+    /// How many such units there are.
+    pub(super) count: usize,
+    /// Rows of each.
+    pub(super) rows: usize,
+    /// Bytes that a unit reads.
+    pub(super) bytes: usize,
+    /// They are copied before they are multiplied.
+    pub(super) copied: bool,
+}
+
 /// Parts of the rows, and of the blocks of panels, of each product.
-struct Grid {
-    rows: usize,
-    panels: usize,
+pub(super) struct Grid {
+    pub(super) rows: usize,
+    pub(super) panels: usize,
 }
 
 impl Grid {
@@ -151,118 +182,220 @@ impl Grid {
         }
         grid
     }
+
+    /// The same for tiles, which multiply so fast that reading operands decides: the cut of which an estimate says that it takes the least time.
+    pub(super) fn of_tiles(count: usize, units: &Units, b: &NarrowWeights, threads: usize) -> Grid {
+        let blocks = b.n().div_ceil(BLOCK * PANEL);
+        let pieces = b.steps().div_ceil(PIECE).max(1);
+        let time = |rows: usize, panels: usize| {
+            let (units_of_task, blocks) = (units.count.div_ceil(rows), blocks.div_ceil(panels));
+            let tiles = (units_of_task * units.rows).div_ceil(TILE_ROWS);
+            // In cycles: half of the rate of products, 8 bytes of B, and 4 or 16 of A.
+            let product = tiles * blocks * BLOCK * pieces * 32;
+            let read = blocks * BLOCK * pieces * (GROUP * PIECE / 8)
+                + units_of_task * units.bytes / if units.copied { 4 } else { 16 };
+            (product + read) * (count * rows * panels).div_ceil(threads)
+        };
+        let most = (TILED_ROWS / units.rows).min(TILED_A / units.bytes.max(1)).max(1);
+        let mut best = Grid { rows: units.count.div_ceil(most), panels: 1 };
+        let (mut rows, mut least) = (best.rows, usize::MAX);
+        loop {
+            let mut panels = 1;
+            while panels <= blocks && (panels == 1 || count * rows * panels <= 4 * threads) {
+                if time(rows, panels) < least {
+                    least = time(rows, panels);
+                    best = Grid { rows, panels };
+                }
+                panels *= 2;
+            }
+            if rows == units.count || count * rows >= 4 * threads {
+                return best;
+            }
+            rows = (2 * rows).min(units.count);
+        }
+    }
+
+    /// Tasks of each product.
+    pub(super) fn tasks(&self) -> usize {
+        self.rows * self.panels
+    }
+
+    /// Rows of a part.
+    fn rows_of(&self, m: usize, unit: Unit, i: usize) -> Range<usize> {
+        let tile = if unit.piece() == 1 { 1 } else { TILE_ROWS };
+        let tiles = part(m.div_ceil(tile), self.rows, i);
+        tiles.start * tile..(tiles.end * tile).min(m)
+    }
+
+    /// Panels of a part.
+    pub(super) fn panels_of(&self, b: &NarrowWeights, i: usize) -> Range<usize> {
+        let own = part(b.n().div_ceil(BLOCK * PANEL), self.panels, i);
+        own.start * BLOCK..(own.end * BLOCK).min(b.n().div_ceil(PANEL))
+    }
 }
 
 /// Runs products of `m` rows each.
 ///
 /// # Safety
 /// Rows are readable from any thread, and the hook keeps its promises.
-pub(super) unsafe fn run(jobs: &[Job<'_>], m: usize, b: &NarrowWeights, hook: Hook<'_>) {
+pub(super) unsafe fn run(jobs: &[(&dyn Rows, Job)], m: usize, b: &NarrowWeights, hook: Hook<'_>) {
     if jobs.is_empty() || m == 0 || b.n() == 0 {
         return;
     }
-    let work = jobs.len() * m * b.n() * b.k().max(1) / 4;
-    let grid = Grid::choose(jobs.len(), m, b, team::threads_for(work));
-    let (panels, blocks) = (b.n().div_ceil(PANEL), b.n().div_ceil(BLOCK * PANEL));
-    let each = grid.rows * grid.panels;
+    let work = jobs.len() * m * b.n() * b.k().max(1) / b.unit.speed();
+    let threads = team::threads_for(work);
+    let grid = match b.unit.piece() {
+        1 => Grid::choose(jobs.len(), m, b, threads),
+        _ => {
+            let copied = in_place(jobs[0].0, b).is_none();
+            let bytes = TILE_ROWS * 4 * b.steps();
+            let units = Units { count: m.div_ceil(TILE_ROWS), rows: TILE_ROWS, bytes, copied };
+            Grid::of_tiles(jobs.len(), &units, b, threads)
+        }
+    };
+    let each = grid.tasks();
     team::par_for_work(jobs.len() * each, work, &|task| {
-        let (job, at) = (&jobs[task / each], task % each);
-        let own = part(blocks, grid.panels, at / grid.rows);
-        let block = Block {
-            job,
-            b,
-            hook,
-            rows: part(m, grid.rows, at % grid.rows),
-            panels: own.start * BLOCK..(own.end * BLOCK).min(panels),
-        };
+        let ((source, job), at) = (jobs[task / each], task % each);
+        let (rows, panels) = (grid.rows_of(m, b.unit, at % grid.rows), grid.panels_of(b, at / grid.rows));
         // SAFETY: the caller's promise; blocks are disjoint.
-        unsafe { block.run() };
+        unsafe { Block { job, b, hook, rows, panels }.run(source) };
     });
 }
 
+/// Where rows of A are that the unit reads in place: those of whole pieces.
+fn in_place(rows: &dyn Rows, b: &NarrowWeights) -> Option<(*const u8, isize)> {
+    let whole = (b.k() * b.numbers.size()).is_multiple_of(4 * b.unit.piece());
+    if whole { rows.in_place() } else { None }
+}
+
 /// One task: rows by panels of one product.
-struct Block<'a> {
-    job: &'a Job<'a>,
-    b: &'a NarrowWeights,
-    hook: Hook<'a>,
-    rows: Range<usize>,
-    panels: Range<usize>,
+pub(super) struct Block<'a> {
+    pub(super) job: Job,
+    pub(super) b: &'a NarrowWeights,
+    pub(super) hook: Hook<'a>,
+    pub(super) rows: Range<usize>,
+    pub(super) panels: Range<usize>,
 }
 
 impl Block<'_> {
-    unsafe fn run(&self) {
+    unsafe fn run(&self, source: &dyn Rows) {
         let count = self.rows.len();
-        let ldc = self.panels.len() * PANEL;
-        scratch::with(count * ldc, |sums| {
-            // SAFETY: the caller's promise; scratch has room for the rows and the sums.
-            unsafe {
-                match self.job.rows.in_place() {
-                    Some((first, stride)) => {
-                        let first = first.wrapping_offset(self.rows.start as isize * stride);
-                        self.multiply(first, stride, sums.cast(), ldc);
-                    }
-                    None => {
-                        // An odd number of cache lines, so that rows do not evict each other.
-                        let ld = (self.b.steps() * 4).next_multiple_of(64) | 64;
-                        scratch::with(count * ld / 4, |copy| {
-                            self.job.rows.copy(self.rows.clone(), copy.cast(), ld);
-                            self.clear_rest(copy.cast(), ld);
-                            self.multiply(copy.cast(), ld as isize, sums.cast(), ldc);
-                        });
-                    }
-                }
-                let (col0, n) = (self.panels.start * PANEL, self.b.n());
-                self.hook.call(&EpilogueBlock {
-                    batch: self.job.batch,
-                    row0: self.rows.start,
-                    row1: self.rows.end,
-                    col0: self.job.column + col0,
-                    col1: self.job.column + (self.panels.end * PANEL).min(n),
-                    ptr: sums,
-                    row_stride: ldc,
-                });
+        let laid = |first: *const u8, stride: isize| {
+            let runs = (&[0][..], self.row_bytes() / (4 * self.b.unit.piece()));
+            Laid { first, stride, count, line: [count; 2], runs }
+        };
+        // SAFETY: the caller's promise; scratch has room for the rows.
+        unsafe {
+            if let Some((first, stride)) = in_place(source, self.b) {
+                let first = first.wrapping_offset(self.rows.start as isize * stride);
+                return self.finish(&laid(first, stride));
             }
-        });
+            // An odd number of cache lines, so that rows do not evict each other.
+            let ld = self.row_bytes().next_multiple_of(64) | 64;
+            scratch::with(count * ld / 4, |copy| {
+                source.copy(self.rows.clone(), copy.cast(), ld);
+                self.clear_rest(copy.cast(), ld);
+                self.finish(&laid(copy.cast(), ld as isize));
+            });
+        }
+    }
+
+    /// Bytes of a row of A in the form that tiles read.
+    fn row_bytes(&self) -> usize {
+        self.b.steps().next_multiple_of(self.b.unit.piece()) * 4
+    }
+
+    /// Multiplies some panels at a time, whose sums stay in the cache, and hands the sums to the hook.
+    ///
+    /// # Safety
+    /// Rows are readable, and the hook keeps its promises.
+    pub(super) unsafe fn finish(&self, a: &Laid<'_>) {
+        let (room, most) = match self.b.unit.piece() {
+            1 => (a.count, self.panels.len()),
+            _ => (a.count.next_multiple_of(TILE_ROWS), (TILED_C / (a.count * GROUP * BLOCK)).max(1) * BLOCK),
+        };
+        for start in self.panels.clone().step_by(most) {
+            let panels = start..(start + most).min(self.panels.end);
+            let ldc = panels.len() * PANEL;
+            scratch::with(room * ldc, |sums| {
+                // SAFETY: the caller's promise; scratch has room for the sums.
+                unsafe {
+                    self.multiply(&panels, a, sums.cast(), ldc);
+                    self.call_hook(&panels, a.line, sums, ldc);
+                }
+            });
+        }
+    }
+
+    /// Hands the sums of panels to the hook, line by line.
+    unsafe fn call_hook(
+        &self,
+        panels: &Range<usize>,
+        [pitch, width]: [usize; 2],
+        sums: *mut f32,
+        ldc: usize,
+    ) {
+        for line in 0..self.rows.len() / width.max(1) {
+            let row0 = self.rows.start + line * width;
+            let block = EpilogueBlock {
+                batch: self.job.batch,
+                row0,
+                row1: row0 + width,
+                col0: self.job.column + panels.start * PANEL,
+                col1: self.job.column + (panels.end * PANEL).min(self.b.n()),
+                ptr: sums.wrapping_add(line * pitch * ldc),
+                row_stride: ldc,
+            };
+            // SAFETY: the caller's promise; these sums are finished.
+            unsafe { self.hook.call(&block) };
+        }
     }
 
     /// Clears what the last group of each copied row has beyond the row: zeros of B do not cancel what may be NaN.
     unsafe fn clear_rest(&self, copy: *mut u8, ld: usize) {
-        let (bytes, whole) = (self.b.k() * self.b.numbers.size(), self.b.steps() * 4);
+        let (bytes, whole) = (self.b.k() * self.b.numbers.size(), self.row_bytes());
         for row in 0..if bytes < whole { self.rows.len() } else { 0 } {
             // SAFETY: rows are `ld` bytes apart, which is at least `whole`.
             unsafe { copy.add(row * ld + bytes).write_bytes(0, whole - bytes) };
         }
     }
 
-    /// All tiles of rows that are `stride` bytes apart; they are made `f32` first where the unit reads these.
-    unsafe fn multiply(&self, a: *const u8, stride: isize, c: *mut u32, ldc: usize) {
+    /// Panels times rows, which are made `f32` first where the unit reads these.
+    unsafe fn multiply(&self, panels: &Range<usize>, laid: &Laid<'_>, c: *mut u32, ldc: usize) {
+        let (a, stride, rows) = (laid.first, laid.stride, laid.count);
         // SAFETY: the caller's promise; the scratch has room for the rows.
         unsafe {
+            #[cfg(target_arch = "x86_64")]
+            if self.b.unit == Unit::Tiles {
+                let (runs, b, group) = (laid.runs, self.b, self.job.group);
+                let panels = panels.clone();
+                return amx::Product { a, stride, rows, runs, b, group, panels, c, ldc }.run();
+            }
             if !self.b.unit.widens() {
-                return self.tiles(a, stride, c, ldc);
+                return self.tiles(panels, a, stride, c, ldc);
             }
             let numbers = 2 * self.b.steps();
             let ld = odd_lines(numbers);
-            scratch::with(self.rows.len() * ld, |wide| {
-                for row in 0..self.rows.len() {
+            scratch::with(rows * ld, |wide| {
+                for row in 0..rows {
                     let from = a.wrapping_offset(row as isize * stride);
                     #[cfg(target_arch = "x86_64")]
                     super::x86::widen(from.cast(), wide.wrapping_add(row * ld), numbers);
                     #[cfg(not(target_arch = "x86_64"))]
                     let _ = from;
                 }
-                self.tiles(wide.cast(), (ld * size_of::<f32>()) as isize, c, ldc);
+                self.tiles(panels, wide.cast(), (ld * size_of::<f32>()) as isize, c, ldc);
             });
         }
     }
 
     /// Panels outside, so that a panel stays in the first-level cache over all rows.
-    unsafe fn tiles(&self, a: *const u8, stride: isize, c: *mut u32, ldc: usize) {
+    unsafe fn tiles(&self, all: &Range<usize>, a: *const u8, stride: isize, c: *mut u32, ldc: usize) {
         let most = self.b.unit.panels();
-        let mut at = self.panels.start;
-        while at < self.panels.end {
+        let mut at = all.start;
+        while at < all.end {
             // Parts of panels begin and end with their blocks.
-            let panels = most.min(self.panels.end - at);
+            let panels = most.min(all.end - at);
             let blocks = self.rows.len().div_ceil(self.b.unit.rows(panels));
             for i in 0..blocks {
                 let rows = part(self.rows.len(), blocks, i);
@@ -272,7 +405,7 @@ impl Block<'_> {
                     b: self.b.panel(self.job.group, at),
                     step: self.b.step(at),
                     first: self.b.first(self.job.group, at),
-                    c: c.wrapping_add(rows.start * ldc + (at - self.panels.start) * PANEL),
+                    c: c.wrapping_add(rows.start * ldc + (at - all.start) * PANEL),
                     ldc,
                 };
                 for (to, row) in tile.rows.iter_mut().zip(rows.clone()) {
@@ -298,5 +431,8 @@ fn code(unit: Unit, rows: usize, panels: usize) -> unsafe fn(&Tile) {
         Unit::Bf16 => super::x86::bf16(rows, panels),
         #[cfg(target_arch = "x86_64")]
         Unit::Widened => super::x86::widened(rows, panels),
+        // Tiles are multiplied by `amx`.
+        #[cfg(target_arch = "x86_64")]
+        Unit::Tiles => dot::portable,
     }
 }

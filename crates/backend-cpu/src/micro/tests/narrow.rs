@@ -55,7 +55,17 @@ pub(super) fn isas() -> impl Iterator<Item = Isa> {
 
 #[test]
 fn integer_products_are_exact() {
-    let sizes = [(1, 1, 1), (7, 33, 37), (64, 64, 64), (13, 130, 256), (3, 16, 1000), (130, 48, 75)];
+    let sizes = [
+        (1, 1, 1),
+        (7, 33, 37),
+        (64, 64, 64),
+        (13, 130, 256),
+        (3, 16, 1000),
+        (130, 48, 75),
+        (17, 50, 2100),
+        (31, 90, 64),
+        (48, 16, 1024),
+    ];
     for isa in isas() {
         for ((m, n, k), numbers, zero) in
             sizes.into_iter().flat_map(|s| [(s, Narrow::U8, 131), (s, Narrow::I8, -7), (s, Narrow::U8, 0)])
@@ -65,28 +75,34 @@ fn integer_products_are_exact() {
             let strides = [1, k as isize];
             // SAFETY: B has `k * n` elements.
             let packed = unsafe { NarrowWeights::pack((numbers, isa), b.as_ptr(), [k, n], strides, zero) };
-            let results = Results::new([2, m, n]);
-            let store = |block: &EpilogueBlock| results.store(block);
-            let batch = [BatchDim { size: 2, a_stride: (m * k) as isize, b_stride: 0, c_stride: 0 }];
-            let call = NarrowMatmul {
-                m,
-                a: a.as_ptr(),
-                strides: [k as isize, 1],
-                b: &packed.unwrap(),
-                batch: &batch,
-                hook: Hook::Closure(&store),
-            };
-            // SAFETY: A has two matrices.
-            unsafe { matmul(&call) }.unwrap();
-            for (i, sum) in results.all().into_iter().enumerate() {
-                let (row, col) = (i / n, i % n);
-                let term = |t: usize| {
-                    let x = number(numbers, a[row * k + t]) - i64::from(zero);
-                    x * i64::from(b[col * k + t].cast_signed())
+            packed.unwrap().for_each_unit(isa, |packed| {
+                let results = Results::new([2, m, n]);
+                let store = |block: &EpilogueBlock| results.store(block);
+                let batch = [BatchDim { size: 2, a_stride: (m * k) as isize, b_stride: 0, c_stride: 0 }];
+                let call = NarrowMatmul {
+                    m,
+                    a: a.as_ptr(),
+                    strides: [k as isize, 1],
+                    b: packed,
+                    batch: &batch,
+                    hook: Hook::Closure(&store),
                 };
-                let wanted: i64 = (0..k).map(term).sum();
-                assert_eq!(i64::from(sum.cast_signed()), wanted, "{isa:?} {numbers:?} {m} {n} {k} at {i}");
-            }
+                // SAFETY: A has two matrices.
+                unsafe { matmul(&call) }.unwrap();
+                for (i, sum) in results.all().into_iter().enumerate() {
+                    let (row, col) = (i / n, i % n);
+                    let term = |t: usize| {
+                        let x = number(numbers, a[row * k + t]) - i64::from(zero);
+                        x * i64::from(b[col * k + t].cast_signed())
+                    };
+                    let wanted: i64 = (0..k).map(term).sum();
+                    assert_eq!(
+                        i64::from(sum.cast_signed()),
+                        wanted,
+                        "{isa:?} {numbers:?} {m} {n} {k} at {i}"
+                    );
+                }
+            });
         }
     }
 }
@@ -98,20 +114,16 @@ fn extreme_integers_do_not_saturate() {
         let (a, b) = (vec![255u8; k], vec![0x80u8; k]);
         // SAFETY: B is one column of `k` elements.
         let packed = unsafe { NarrowWeights::pack((Narrow::U8, isa), b.as_ptr(), [k, 1], [1, 1], 0) };
-        let results = Results::new([1, 1, 1]);
-        let store = |block: &EpilogueBlock| results.store(block);
-        let hook = Hook::Closure(&store);
-        let call = NarrowMatmul {
-            m: 1,
-            a: a.as_ptr(),
-            strides: [k as isize, 1],
-            b: &packed.unwrap(),
-            batch: &[],
-            hook,
-        };
-        // SAFETY: A is one row of `k` elements.
-        unsafe { matmul(&call) }.unwrap();
-        assert_eq!(results.all()[0].cast_signed(), 255 * -128 * k as i32, "{isa:?}");
+        packed.unwrap().for_each_unit(isa, |packed| {
+            let results = Results::new([1, 1, 1]);
+            let store = |block: &EpilogueBlock| results.store(block);
+            let hook = Hook::Closure(&store);
+            let strides = [k as isize, 1];
+            let call = NarrowMatmul { m: 1, a: a.as_ptr(), strides, b: packed, batch: &[], hook };
+            // SAFETY: A is one row of `k` elements.
+            unsafe { matmul(&call) }.unwrap();
+            assert_eq!(results.all()[0].cast_signed(), 255 * -128 * k as i32, "{isa:?}");
+        });
     }
 }
 
@@ -149,7 +161,18 @@ fn strided_rows_are_copied() {
 fn sums_of_bf16_are_in_single_precision() {
     let float = |i: usize, salt: usize| bf16::from_f32((f32::from(at(i, salt)) - 128.0) / 64.0);
     for isa in isas().filter(|isa| Narrow::Bf16.is_fast(*isa)) {
-        for (m, n, k) in [(5, 17, 3), (33, 96, 257), (2, 64, 64), (50, 40, 100), (9, 150, 30), (23, 33, 1)] {
+        let sizes = [
+            (5, 17, 3),
+            (33, 96, 257),
+            (2, 64, 64),
+            (50, 40, 100),
+            (9, 150, 30),
+            (23, 33, 1),
+            (49, 70, 1100),
+            (1, 200, 600),
+            (32, 16, 0),
+        ];
+        for (m, n, k) in sizes {
             let a: Vec<bf16> = (0..m * k).map(|i| float(i, 1)).collect();
             let b: Vec<bf16> = (0..n * k).map(|i| float(i, 2)).collect();
             let numbers = (Narrow::Bf16, isa);
@@ -172,11 +195,35 @@ fn sums_of_bf16_are_in_single_precision() {
                     assert!((got - wanted).abs() <= 1e-5 * size + 1e-6, "{m} {n} {k}: {got} {wanted} at {i}");
                 }
             };
-            #[cfg(target_arch = "x86_64")]
-            packed.unwrap().for_each_bf16_unit(check);
-            #[cfg(not(target_arch = "x86_64"))]
-            check(&packed.unwrap());
+            packed.unwrap().for_each_unit(isa, check);
         }
+    }
+}
+
+#[test]
+fn what_lies_behind_rows_is_not_multiplied() {
+    let (m, n, k, stride) = (20, 24, 40, 48);
+    for isa in isas().filter(|isa| Narrow::Bf16.is_fast(*isa)) {
+        let a: Vec<bf16> = (0..m * stride)
+            .map(|i| if i % stride < k { bf16::from_f32((i % 7) as f32) } else { bf16::NAN })
+            .collect();
+        let b = vec![bf16::ONE; n * k];
+        let numbers = (Narrow::Bf16, isa);
+        // SAFETY: B has `k * n` elements.
+        let packed = unsafe { NarrowWeights::pack(numbers, b.as_ptr().cast(), [k, n], [1, k as isize], 0) };
+        packed.unwrap().for_each_unit(isa, |packed| {
+            let results = Results::new([1, m, n]);
+            let store = |block: &EpilogueBlock| results.store(block);
+            let hook = Hook::Closure(&store);
+            let strides = [stride as isize, 1];
+            let call = NarrowMatmul { m, a: a.as_ptr().cast(), strides, b: packed, batch: &[], hook };
+            // SAFETY: A has `m` rows.
+            unsafe { matmul(&call) }.unwrap();
+            for (i, sum) in results.all().into_iter().enumerate() {
+                let wanted: f32 = (0..k).map(|t| ((i / n * stride + t) % 7) as f32).sum();
+                assert_eq!(f32::from_bits(sum), wanted, "at {i}");
+            }
+        });
     }
 }
 
@@ -196,38 +243,40 @@ fn convolves(isa: Isa, numbers: Narrow, shape: ConvShape, last: bool, zero: i32)
     // SAFETY: the weight is dense.
     let packed = unsafe { plan.pack(weight.as_ptr(), wide) }.unwrap();
     let pixels = out.iter().product();
-    let results = Results::new([shape.batch, pixels, o]);
-    let store = |block: &EpilogueBlock| results.store(block);
-    // SAFETY: the input is dense.
-    unsafe { plan.run(input.as_ptr(), &packed, Hook::Closure(&store)) }.unwrap();
-    for (i, sum) in results.all().into_iter().enumerate() {
-        let (image, pixel, channel) = (i / (pixels * o), i / o % pixels, i % o);
-        let place = [pixel / (out[1] * out[2]), pixel / out[2] % out[1], pixel % out[2]];
-        let mut wanted = 0;
-        for t in 0..kd * kh * kw {
-            let tap = [t / (kh * kw), t / kw % kh, t % kw];
-            let from: Vec<isize> = (0..3)
-                .map(|d| {
-                    (place[d] * shape.stride[d] + tap[d] * shape.dilation[d]) as isize
-                        - shape.pad_lo[d] as isize
-                })
-                .collect();
-            if from.iter().zip(shape.input).any(|(x, n)| !(0..n as isize).contains(x)) {
-                continue;
+    packed.for_each_unit(isa, |packed| {
+        let results = Results::new([shape.batch, pixels, o]);
+        let store = |block: &EpilogueBlock| results.store(block);
+        // SAFETY: the input is dense.
+        unsafe { plan.run(input.as_ptr(), packed, Hook::Closure(&store)) }.unwrap();
+        for (i, sum) in results.all().into_iter().enumerate() {
+            let (image, pixel, channel) = (i / (pixels * o), i / o % pixels, i % o);
+            let place = [pixel / (out[1] * out[2]), pixel / out[2] % out[1], pixel % out[2]];
+            let mut wanted = 0;
+            for t in 0..kd * kh * kw {
+                let tap = [t / (kh * kw), t / kw % kh, t % kw];
+                let from: Vec<isize> = (0..3)
+                    .map(|d| {
+                        (place[d] * shape.stride[d] + tap[d] * shape.dilation[d]) as isize
+                            - shape.pad_lo[d] as isize
+                    })
+                    .collect();
+                if from.iter().zip(shape.input).any(|(x, n)| !(0..n as isize).contains(x)) {
+                    continue;
+                }
+                for ci in 0..per_in {
+                    let at = channel / per_out * per_in + ci;
+                    let x = image as isize * strides.n
+                        + at as isize * strides.c
+                        + from[0] * strides.d
+                        + from[1] * strides.h
+                        + from[2] * strides.w;
+                    let x = number(numbers, input[x as usize]) - i64::from(zero);
+                    wanted += x * i64::from(weight[(channel * per_in + ci) * kd * kh * kw + t].cast_signed());
+                }
             }
-            for ci in 0..per_in {
-                let at = channel / per_out * per_in + ci;
-                let x = image as isize * strides.n
-                    + at as isize * strides.c
-                    + from[0] * strides.d
-                    + from[1] * strides.h
-                    + from[2] * strides.w;
-                let x = number(numbers, input[x as usize]) - i64::from(zero);
-                wanted += x * i64::from(weight[(channel * per_in + ci) * kd * kh * kw + t].cast_signed());
-            }
+            assert_eq!(i64::from(sum.cast_signed()), wanted, "{isa:?} {numbers:?} {shape:?} {last} at {i}");
         }
-        assert_eq!(i64::from(sum.cast_signed()), wanted, "{isa:?} {numbers:?} {shape:?} {last} at {i}");
-    }
+    });
 }
 
 #[test]
@@ -249,6 +298,10 @@ fn integer_convolutions_are_exact() {
         ConvShape { groups: 24, ..padded(plain(24, [9, 19], 24, [3, 3]), 1) },
         ConvShape { groups: 32, ..padded(plain(32, [9, 9], 32, [3, 3]), 2) },
         ConvShape { groups: 5, ..padded(plain(5, [7, 8], 10, [3, 3]), 1) },
+        padded(plain(64, [5, 11], 40, [3, 3]), 1),
+        ConvShape { groups: 2, ..padded(plain(128, [5, 5], 34, [3, 3]), 1) },
+        ConvShape { dilation: [1, 2, 1], ..padded(plain(64, [8, 37], 8, [3, 3]), 1) },
+        ConvShape { batch: 1, ..plain(64, [20, 30], 20, [2, 2]) },
         ConvShape { input: [4, 5, 6], kernel: [2, 3, 3], pad_lo: [1, 0, 1], ..plain(4, [5, 6], 5, [3, 3]) },
     ];
     for isa in isas() {
@@ -262,8 +315,9 @@ fn integer_convolutions_are_exact() {
 }
 
 #[test]
-fn depthwise_windows_of_bf16_are_summed_in_single_precision() {
+fn windows_of_bf16_are_summed_in_single_precision() {
     let plain = |c, size, kernel| ConvShape { groups: c, ..ConvShape::conv2d(2, c, size, c, kernel) };
+    let dense = |c, size, o, kernel| ConvShape::conv2d(2, c, size, o, kernel);
     let padded = |s: ConvShape, stride| ConvShape {
         stride: [1, stride, stride],
         pad_lo: [0, 1, 1],
@@ -275,41 +329,50 @@ fn depthwise_windows_of_bf16_are_summed_in_single_precision() {
         padded(plain(32, [9, 9], [3, 3]), 2),
         ConvShape { dilation: [1, 2, 1], ..plain(16, [11, 8], [3, 2]) },
         padded(plain(7, [17, 9], [5, 5]), 1),
+        padded(dense(3, [17, 12], 20, [3, 3]), 2),
+        padded(dense(32, [10, 19], 40, [3, 3]), 1),
+        ConvShape { groups: 2, ..padded(dense(64, [7, 7], 34, [3, 3]), 1) },
     ];
     for isa in isas().filter(|isa| Narrow::Bf16.is_fast(*isa)) {
         for shape in shapes {
             let ([_, h, w], c, [_, kh, kw]) = (shape.input, shape.in_channels, shape.kernel);
+            let (o, per_in, per_out) =
+                (shape.out_channels, c / shape.groups, shape.out_channels / shape.groups);
             let float = |i: usize, salt: usize| bf16::from_f32((f32::from(at(i, salt)) - 128.0) / 64.0);
             let input: Vec<bf16> = (0..2 * c * h * w).map(|i| float(i, 3)).collect();
-            let weight: Vec<bf16> = (0..c * kh * kw).map(|i| float(i, 4)).collect();
+            let weight: Vec<bf16> = (0..o * per_in * kh * kw).map(|i| float(i, 4)).collect();
             let plan =
                 NarrowConv::new((isa, Narrow::Bf16), shape, Strides5::channels_last(c, shape.input), 0)
                     .unwrap();
-            let strides = [kh * kw, kh * kw, kh * kw, kw, 1].map(|s| s as isize);
+            let strides = [per_in * kh * kw, kh * kw, kh * kw, kw, 1].map(|s| s as isize);
             // SAFETY: the weight is dense.
             let packed = unsafe { plan.pack(weight.as_ptr().cast(), strides) }.unwrap();
             let [_, oh, ow] = shape.output().unwrap();
-            let results = Results::new([2, oh * ow, c]);
-            let store = |block: &EpilogueBlock| results.store(block);
-            // SAFETY: the input is dense.
-            unsafe { plan.run(input.as_ptr().cast(), &packed, Hook::Closure(&store)) }.unwrap();
-            for (i, sum) in results.all().into_iter().enumerate() {
-                let (image, pixel, channel) = (i / (oh * ow * c), i / c % (oh * ow), i % c);
-                let (mut wanted, mut size) = (0.0, 0.0f64);
-                for t in 0..kh * kw {
-                    let y = (pixel / ow * shape.stride[1] + t / kw * shape.dilation[1])
-                        .wrapping_sub(shape.pad_lo[1]);
-                    let x = (pixel % ow * shape.stride[2] + t % kw * shape.dilation[2])
-                        .wrapping_sub(shape.pad_lo[2]);
-                    if y < h && x < w {
-                        let term = input[((image * h + y) * w + x) * c + channel].to_f64()
-                            * weight[channel * kh * kw + t].to_f64();
-                        (wanted, size) = (wanted + term, size + term.abs());
+            packed.for_each_unit(isa, |packed| {
+                let results = Results::new([2, oh * ow, o]);
+                let store = |block: &EpilogueBlock| results.store(block);
+                // SAFETY: the input is dense.
+                unsafe { plan.run(input.as_ptr().cast(), packed, Hook::Closure(&store)) }.unwrap();
+                for (i, sum) in results.all().into_iter().enumerate() {
+                    let (image, pixel, channel) = (i / (oh * ow * o), i / o % (oh * ow), i % o);
+                    let (mut wanted, mut size) = (0.0, 0.0f64);
+                    for t in 0..per_in * kh * kw {
+                        let (ci, t) = (t / (kh * kw), t % (kh * kw));
+                        let y = (pixel / ow * shape.stride[1] + t / kw * shape.dilation[1])
+                            .wrapping_sub(shape.pad_lo[1]);
+                        let x = (pixel % ow * shape.stride[2] + t % kw * shape.dilation[2])
+                            .wrapping_sub(shape.pad_lo[2]);
+                        if y < h && x < w {
+                            let from = ((image * h + y) * w + x) * c + channel / per_out * per_in + ci;
+                            let term =
+                                input[from].to_f64() * weight[(channel * per_in + ci) * kh * kw + t].to_f64();
+                            (wanted, size) = (wanted + term, size + term.abs());
+                        }
                     }
+                    let got = f64::from(f32::from_bits(sum));
+                    assert!((got - wanted).abs() <= 1e-6 * size, "{shape:?}: {got} {wanted} at {i}");
                 }
-                let got = f64::from(f32::from_bits(sum));
-                assert!((got - wanted).abs() <= 1e-6 * size, "{shape:?}: {got} {wanted} at {i}");
-            }
+            });
         }
     }
 }

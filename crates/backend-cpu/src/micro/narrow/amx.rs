@@ -1,0 +1,401 @@
+//! Products of narrow numbers by AMX: sixteen rows of A times sixteen columns of B, sixteen groups of four bytes of k in one instruction.
+//!
+//! A tile of B is sixteen groups of a panel as packing leaves them, a tile of A sixteen pieces of 64 bytes of rows. Rows are whole pieces
+//! here, with zeros behind k; `product` sees to that. The eight tile registers hold a square of two by two sums and what it multiplies.
+
+#[cfg(test)]
+mod plain;
+
+use std::arch::asm;
+use std::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
+use std::ops::Range;
+use std::sync::OnceLock;
+
+use super::dot::{self, BLOCK, PANEL};
+use super::{Narrow, NarrowWeights};
+use crate::micro::driver::part;
+
+/// Rows of a tile.
+const ROWS: usize = dot::TILE_ROWS;
+/// Groups of B in a tile.
+const GROUPS: usize = dot::PIECE;
+/// Bytes of a row of A in a tile: a piece.
+const PIECE: usize = 4 * GROUPS;
+/// Most pieces of k between loading and storing sums: as much of two panels stays in the first-level cache while all rows are multiplied.
+const PIECES: usize = 16;
+
+/// Whether this processor has tiles and instructions for both kinds of numbers, and the system lets the process use them.
+pub(super) fn permitted() -> bool {
+    static PERMITTED: OnceLock<bool> = OnceLock::new();
+    *PERMITTED.get_or_init(|| has_instructions() && saves_tiles() && ask())
+}
+
+/// Bits 22, 24 and 25 of what CPUID says of features: `bf16`, tiles, integers.
+fn has_instructions() -> bool {
+    const WANTED: u32 = 1 << 22 | 1 << 24 | 1 << 25;
+    __cpuid(0).eax >= 7 && __cpuid_count(7, 0).edx & WANTED == WANTED
+}
+
+/// Whether the system saves the state of tiles: bits 17 and 18 of the register that says what it saves.
+fn saves_tiles() -> bool {
+    const TILES: u64 = 3 << 17;
+    #[target_feature(enable = "xsave")]
+    unsafe fn saved() -> u64 {
+        // SAFETY: the caller has looked whether the system lets programs read this register.
+        unsafe { _xgetbv(0) }
+    }
+    const OSXSAVE: u32 = 1 << 27;
+    // SAFETY: this bit says that the register can be read.
+    __cpuid(1).ecx & OSXSAVE != 0 && unsafe { saved() } & TILES == TILES
+}
+
+/// Asks Linux for the state of tiles, which is larger than what a process is given unasked (`arch_prctl(2)`). Refused where a signal
+/// handler's stack would be too small for it.
+#[cfg(target_os = "linux")]
+fn ask() -> bool {
+    const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
+    const XFEATURE_XTILEDATA: libc::c_long = 18;
+    // SAFETY: the call takes two numbers and writes nothing.
+    unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0 }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn ask() -> bool {
+    false
+}
+
+/// Rows of A times panels of B.
+pub(super) struct Product<'a> {
+    /// First byte of row 0 of A.
+    pub(super) a: *const u8,
+    /// Bytes from row to row.
+    pub(super) stride: isize,
+    pub(super) rows: usize,
+    /// Where the pieces of a row are: so many side by side from each of these distances (in bytes) on.
+    pub(super) runs: (&'a [usize], usize),
+    pub(super) b: &'a NarrowWeights,
+    pub(super) group: usize,
+    /// They begin with a block of panels.
+    pub(super) panels: Range<usize>,
+    /// Where sums go, with room for rows up to a multiple of [`ROWS`].
+    pub(super) c: *mut u32,
+    /// Sums from row to row.
+    pub(super) ldc: usize,
+}
+
+/// Two by two tiles, or fewer.
+struct Square {
+    /// Row 0 of both rows of tiles; the second one is not read where there is one.
+    a: [*const u8; 2],
+    stride: isize,
+    b: *const u8,
+    /// Bytes from group to group.
+    step: usize,
+    /// What sums begin with, and the bytes from row to row.
+    first: [*const u32; 2],
+    first_stride: usize,
+    c: [*mut u32; 2],
+    /// Bytes from row to row.
+    c_stride: usize,
+}
+
+/// What sums of two panels begin with where they begin with 0.
+#[repr(align(64))]
+struct Zeros([u32; 2 * PANEL]);
+static ZEROS: Zeros = Zeros([0; 2 * PANEL]);
+
+impl Product<'_> {
+    /// Computes all sums.
+    ///
+    /// # Safety
+    /// [`permitted`]; pointers cover the sizes, and rows of A are whole pieces.
+    pub(super) unsafe fn run(&self) {
+        if self.rows == 0 {
+            return;
+        }
+        let pieces = self.b.steps().div_ceil(GROUPS);
+        let parts = pieces.div_ceil(PIECES);
+        // SAFETY: the caller's promise.
+        unsafe {
+            if pieces == 0 {
+                return self.nothing();
+            }
+            configure(self.rows.min(ROWS));
+            for i in 0..parts {
+                self.part_of_k(part(pieces, parts, i));
+            }
+            release();
+            self.move_last_rows();
+        }
+    }
+
+    unsafe fn part_of_k(&self, pieces: Range<usize>) {
+        let mut panel = self.panels.start;
+        while panel < self.panels.end {
+            // Two panels of the same block.
+            let count = 2.min(self.panels.end - panel).min(BLOCK - panel % BLOCK);
+            for row in (0..self.rows).step_by(2 * ROWS) {
+                let square = self.square(row, panel, &pieces);
+                // SAFETY: the caller's promise; the last rows of tiles have room of their own.
+                unsafe { self.multiply(square, &pieces, [self.rows - row > ROWS, count == 2]) };
+            }
+            panel += count;
+        }
+    }
+
+    /// The tiles from a row of C on. The last row of tiles begins with an earlier row of A where rows are no multiple of a tile's, so that no
+    /// tile reads beyond the last row.
+    fn square(&self, row: usize, panel: usize, pieces: &Range<usize>) -> Square {
+        let a = |row: usize| {
+            let row = row.min(self.rows.saturating_sub(ROWS));
+            self.a.wrapping_offset(row as isize * self.stride)
+        };
+        let c = |row: usize| self.c.wrapping_add(row * self.ldc + (panel - self.panels.start) * PANEL);
+        let step = self.b.step(panel);
+        let c_stride = self.ldc * size_of::<u32>();
+        let begun = [c(row), c(row + ROWS)];
+        let (first, first_stride) = match self.b.first(self.group, panel) {
+            _ if pieces.start > 0 => (begun.map(<*mut u32>::cast_const), c_stride),
+            // The same numbers for each row.
+            first if first.is_null() => ([ZEROS.0.as_ptr(); 2], 0),
+            first => ([first; 2], 0),
+        };
+        Square {
+            a: [a(row), a(row + ROWS)],
+            stride: self.stride,
+            b: self.b.panel(self.group, panel).wrapping_add(pieces.start * GROUPS * step),
+            step,
+            first,
+            first_stride,
+            c: begun,
+            c_stride,
+        }
+    }
+
+    /// Adds products of some pieces to the sums of a square of two rows of tiles and two panels, or of one each.
+    unsafe fn multiply(&self, mut square: Square, pieces: &Range<usize>, two: [bool; 2]) {
+        let (runs, each) = self.runs;
+        let a = square.a;
+        // SAFETY: the caller's promise.
+        unsafe {
+            square.load(two);
+            let mut piece = pieces.start;
+            while piece < pieces.end {
+                let (run, at) = (piece / each, piece % each);
+                let count = (each - at).min(pieces.end - piece);
+                square.a = a.map(|a| a.wrapping_add(runs[run] + at * PIECE));
+                square.add(self.b.numbers, count, two);
+                square.b = square.b.wrapping_add(count * GROUPS * square.step);
+                piece += count;
+            }
+            square.store(two);
+        }
+    }
+
+    /// Sums of nothing.
+    unsafe fn nothing(&self) {
+        for (i, panel) in self.panels.clone().enumerate() {
+            let first = self.b.first(self.group, panel);
+            let first = if first.is_null() { ZEROS.0.as_ptr() } else { first };
+            for row in 0..self.rows {
+                let to = self.c.wrapping_add(row * self.ldc + i * PANEL);
+                // SAFETY: a panel has this many first sums, and C has room for the row.
+                unsafe { std::ptr::copy_nonoverlapping(first, to, PANEL) };
+            }
+        }
+    }
+
+    /// Moves the sums of the last rows to their place, where their tile began with an earlier row.
+    unsafe fn move_last_rows(&self) {
+        let rest = self.rows % ROWS;
+        if rest == 0 || self.rows < ROWS {
+            return;
+        }
+        let to = self.c.wrapping_add((self.rows - rest) * self.ldc);
+        let from = to.wrapping_add((ROWS - rest) * self.ldc);
+        let columns = self.panels.len() * PANEL;
+        for row in 0..rest {
+            // SAFETY: both rows are among those that C has room for.
+            unsafe {
+                std::ptr::copy(from.wrapping_add(row * self.ldc), to.wrapping_add(row * self.ldc), columns);
+            }
+        }
+    }
+}
+
+/// Tile registers: 0 to 3 are sums, by rows, 4 and 5 rows of A, 6 and 7 panels of B. No other code uses them, so they keep their contents from one
+/// block of instructions to the next.
+impl Square {
+    /// Loads what sums begin with.
+    unsafe fn load(&self, [rows, columns]: [bool; 2]) {
+        #[cfg(test)]
+        if !permitted() {
+            // SAFETY: the caller's promise.
+            return unsafe { plain::load(self, [rows, columns]) };
+        }
+        let [f0, f1] = self.first;
+        // SAFETY: the pointers cover the tiles, by the caller's promise.
+        unsafe {
+            asm!("tileloadd tmm0, [{f} + {s}]", f = in(reg) f0, s = in(reg) self.first_stride, out("tmm0") _, options(nostack, readonly));
+            if columns {
+                asm!("tileloadd tmm1, [{f} + {s} + 64]", f = in(reg) f0, s = in(reg) self.first_stride, out("tmm1") _, options(nostack, readonly));
+            }
+            if rows {
+                asm!("tileloadd tmm2, [{f} + {s}]", f = in(reg) f1, s = in(reg) self.first_stride, out("tmm2") _, options(nostack, readonly));
+            }
+            if rows && columns {
+                asm!("tileloadd tmm3, [{f} + {s} + 64]", f = in(reg) f1, s = in(reg) self.first_stride, out("tmm3") _, options(nostack, readonly));
+            }
+        }
+    }
+
+    unsafe fn store(&self, [rows, columns]: [bool; 2]) {
+        #[cfg(test)]
+        if !permitted() {
+            // SAFETY: the caller's promise.
+            return unsafe { plain::store(self, [rows, columns]) };
+        }
+        let [c0, c1] = self.c;
+        // SAFETY: the pointers cover the tiles, by the caller's promise.
+        unsafe {
+            asm!("tilestored [{c} + {s}], tmm0", c = in(reg) c0, s = in(reg) self.c_stride, options(nostack));
+            if columns {
+                asm!("tilestored [{c} + {s} + 64], tmm1", c = in(reg) c0, s = in(reg) self.c_stride, options(nostack));
+            }
+            if rows {
+                asm!("tilestored [{c} + {s}], tmm2", c = in(reg) c1, s = in(reg) self.c_stride, options(nostack));
+            }
+            if rows && columns {
+                asm!("tilestored [{c} + {s} + 64], tmm3", c = in(reg) c1, s = in(reg) self.c_stride, options(nostack));
+            }
+        }
+    }
+
+    unsafe fn add(&self, numbers: Narrow, pieces: usize, two: [bool; 2]) {
+        #[cfg(test)]
+        if !permitted() {
+            // SAFETY: the caller's promise.
+            return unsafe { plain::add(self, numbers, pieces, two) };
+        }
+        // SAFETY: the caller's promise.
+        unsafe {
+            match (numbers, two) {
+                (Narrow::Bf16, [true, true]) => self.floats_2x2(pieces),
+                (Narrow::Bf16, [true, false]) => self.floats_2x1(pieces),
+                (Narrow::Bf16, [false, true]) => self.floats_1x2(pieces),
+                (Narrow::Bf16, [false, false]) => self.floats_1x1(pieces),
+                (_, [true, true]) => self.integers_2x2(pieces),
+                (_, [true, false]) => self.integers_2x1(pieces),
+                (_, [false, true]) => self.integers_1x2(pieces),
+                (_, [false, false]) => self.integers_1x1(pieces),
+            }
+        }
+    }
+}
+
+/// A function that adds the products of `pieces` pieces, of which there is one at least, by these instructions for each of them.
+macro_rules! products {
+    ($name:ident, $($instruction:expr),+) => {
+        impl Square {
+            unsafe fn $name(&self, pieces: usize) {
+                // SAFETY: the pointers cover the tiles, by the caller's promise.
+                unsafe {
+                    asm!(
+                        "2:",
+                        $($instruction,)+
+                        "add {a0}, 64",
+                        "add {a1}, 64",
+                        "add {b}, {turn}",
+                        "dec {n}",
+                        "jnz 2b",
+                        a0 = inout(reg) self.a[0] => _,
+                        a1 = inout(reg) self.a[1] => _,
+                        stride = in(reg) self.stride,
+                        b = inout(reg) self.b => _,
+                        step = in(reg) self.step,
+                        turn = in(reg) GROUPS * self.step,
+                        n = inout(reg) pieces => _,
+                        out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                        out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                        options(nostack, readonly),
+                    );
+                }
+            }
+        }
+    };
+}
+
+/// The four functions of one kind of numbers.
+macro_rules! squares {
+    ($dot:literal, $two_by_two:ident, $two_by_one:ident, $one_by_two:ident, $one_by_one:ident) => {
+        products!(
+            $two_by_two,
+            "tileloadd tmm6, [{b} + {step}]",
+            "tileloadd tmm4, [{a0} + {stride}]",
+            concat!($dot, " tmm0, tmm4, tmm6"),
+            "tileloadd tmm7, [{b} + {step} + 64]",
+            concat!($dot, " tmm1, tmm4, tmm7"),
+            "tileloadd tmm5, [{a1} + {stride}]",
+            concat!($dot, " tmm2, tmm5, tmm6"),
+            concat!($dot, " tmm3, tmm5, tmm7")
+        );
+        products!(
+            $two_by_one,
+            "tileloadd tmm6, [{b} + {step}]",
+            "tileloadd tmm4, [{a0} + {stride}]",
+            concat!($dot, " tmm0, tmm4, tmm6"),
+            "tileloadd tmm5, [{a1} + {stride}]",
+            concat!($dot, " tmm2, tmm5, tmm6")
+        );
+        products!(
+            $one_by_two,
+            "tileloadd tmm4, [{a0} + {stride}]",
+            "tileloadd tmm6, [{b} + {step}]",
+            concat!($dot, " tmm0, tmm4, tmm6"),
+            "tileloadd tmm7, [{b} + {step} + 64]",
+            concat!($dot, " tmm1, tmm4, tmm7")
+        );
+        products!(
+            $one_by_one,
+            "tileloadd tmm4, [{a0} + {stride}]",
+            "tileloadd tmm6, [{b} + {step}]",
+            concat!($dot, " tmm0, tmm4, tmm6")
+        );
+    };
+}
+
+squares!("tdpbf16ps", floats_2x2, floats_2x1, floats_1x2, floats_1x1);
+squares!("tdpbusd", integers_2x2, integers_2x1, integers_1x2, integers_1x1);
+
+/// Clears the tile registers, so that nobody saves them.
+unsafe fn release() {
+    #[cfg(test)]
+    if !permitted() {
+        return;
+    }
+    // SAFETY: the processor has tiles, by the caller's promise.
+    unsafe { asm!("tilerelease", options(nomem, nostack)) };
+}
+
+/// Sizes of the tile registers: sums and rows of A have this many rows.
+unsafe fn configure(rows: usize) {
+    #[cfg(test)]
+    if !permitted() {
+        return plain::configure(rows);
+    }
+    /// Palette 1: sixteen bytes of it and what is reserved, bytes of a row for each register, rows of each.
+    #[repr(C, align(64))]
+    struct Config {
+        palette: u8,
+        start: u8,
+        reserved: [u8; 14],
+        bytes: [u16; 16],
+        rows: [u8; 16],
+    }
+    let mut config = Config { palette: 1, start: 0, reserved: [0; 14], bytes: [0; 16], rows: [0; 16] };
+    config.bytes[..8].fill(PIECE as u16);
+    config.rows[..6].fill(rows as u8);
+    config.rows[6..8].fill(GROUPS as u8);
+    // SAFETY: the processor has tiles, by the caller's promise; the sizes are within theirs.
+    unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const config, options(nostack, readonly)) };
+}
