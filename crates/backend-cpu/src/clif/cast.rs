@@ -30,10 +30,7 @@ impl<'f> Emit<'f, '_> {
         }
         let r = self.between(source, target, x);
         match to {
-            DType::BF16 if from != DType::BF16 => self.map1(&r, |r, x| {
-                let bits = r.f32_to_bf16(x);
-                r.bf16_to_f32(bits)
-            }),
+            DType::BF16 if from != DType::BF16 => self.map1(&r, |r, x| r.round_to_bf16(x)),
             DType::F16 if from != DType::F16 => self.map1(&r, |r, x| {
                 let bits = r.f32_to_f16(x);
                 r.f16_to_f32(bits)

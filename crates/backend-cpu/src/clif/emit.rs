@@ -486,7 +486,7 @@ impl<'f, 'k> Emit<'f, 'k> {
             }
             VKind::Cast(v) => {
                 let (from, x) = (self.dtype_of(v.0 as usize), self.get(v.0 as usize));
-                self.cast(from, inst.dtype, &x)
+                if self.inst(*v).sixteen.has(inst.dtype) { x } else { self.cast(from, inst.dtype, &x) }
             }
             VKind::Bitcast(v) => {
                 let (from, x) = (self.dtype_of(v.0 as usize), self.get(v.0 as usize));

@@ -262,19 +262,20 @@ impl<'f> Emit<'f, '_> {
     pub(super) fn store(&mut self, at: &Access, value: Val, mask: Option<Val>, mode: StoreMode) {
         let class = Class::of(at.dtype);
         let x = self.get(value.0 as usize);
+        let form = (at.dtype, self.inst(value).sixteen.has(at.dtype));
         let mask = mask.map(|m| self.stored(m.0 as usize));
         let varying_mask = mask.as_ref().is_some_and(|(_, w)| *w > 1);
         if self.width > 1 && mode == StoreMode::Write && !varying_mask {
             match at.along {
                 Along::Unit => {
                     let p = self.address(at, 0);
-                    return self.guarded(&mask, 0, |e| e.store_wide(p, at.dtype, &x));
+                    return self.guarded(&mask, 0, |e| e.store_wide(p, form, &x));
                 }
                 Along::Uniform => {
                     // Any lane may win; the last one does.
                     let p = self.address(at, 0);
                     let last = self.lane(class, &x, self.width - 1);
-                    return self.guarded(&mask, 0, |e| e.scalar(|e| e.store_scalar(p, at.dtype, last)));
+                    return self.guarded(&mask, 0, |e| e.scalar(|e| e.store_scalar(p, form, last)));
                 }
                 Along::Lanes => {}
             }
@@ -286,7 +287,7 @@ impl<'f> Emit<'f, '_> {
                 lanes.clone().map(|lane| self.address(at, lane)).collect();
             for (lane, p) in lanes.zip(places) {
                 let s = self.lane(class, &x, lane);
-                self.guarded(&mask, lane, |e| e.scalar(|e| e.store_lane(p, at.dtype, s, mode)));
+                self.guarded(&mask, lane, |e| e.scalar(|e| e.store_lane(p, form, s, mode)));
             }
         }
     }
@@ -306,7 +307,8 @@ impl<'f> Emit<'f, '_> {
     }
 
     /// Writes or combines one element.
-    fn store_lane(&mut self, p: Value, dtype: DType, x: Value, mode: StoreMode) {
+    fn store_lane(&mut self, p: Value, form: Form, x: Value, mode: StoreMode) {
+        let (dtype, exact) = form;
         let op = match mode {
             StoreMode::Write => None,
             StoreMode::Add => Some(kernel_ir::ReduceOp::Sum),
@@ -319,16 +321,17 @@ impl<'f> Emit<'f, '_> {
                 self.combine(op, dtype, &SmallVec::from_elem(old, 1), &SmallVec::from_elem(x, 1))[0]
             }
         };
-        self.store_scalar(p, dtype, x);
+        self.store_scalar(p, (dtype, exact && op.is_none()), x);
     }
 
-    fn store_scalar(&mut self, p: Value, dtype: DType, x: Value) {
+    fn store_scalar(&mut self, p: Value, (dtype, exact): Form, x: Value) {
         let flags = MemFlagsData::new().with_notrap();
         match dtype {
             DType::U8 | DType::I8 => self.b.ins().istore8(flags, x, p, 0),
             DType::I16 => self.b.ins().istore16(flags, x, p, 0),
             DType::BF16 => {
-                let x = self.regs().f32_to_bf16(x);
+                let mut r = self.regs();
+                let x = if exact { r.upper_bits(x) } else { r.f32_to_bf16(x) };
                 self.b.ins().istore16(flags, x, p, 0)
             }
             DType::F16 => {
@@ -340,10 +343,10 @@ impl<'f> Emit<'f, '_> {
     }
 
     /// Stores all lanes to neighbouring elements.
-    fn store_wide(&mut self, p: Value, dtype: DType, x: &Vals) {
+    fn store_wide(&mut self, p: Value, (dtype, exact): Form, x: &Vals) {
         let step = (Class::of(dtype).per_reg() as usize * dtype.size()) as i32;
         for (r, &x) in x.iter().enumerate() {
-            let packed = pack(&mut self.regs(), dtype, x);
+            let packed = pack(&mut self.regs(), (dtype, exact), x);
             self.b.ins().store(MemFlagsData::new().with_notrap(), packed, p, r as i32 * step);
         }
     }
@@ -357,15 +360,22 @@ impl<'f> Emit<'f, '_> {
     }
 }
 
+/// The dtype of what is stored, and whether the values are numbers of it, so that they need not be rounded.
+type Form = (DType, bool);
+
 /// A register's lanes at their size in memory, in the low bytes.
-fn pack(r: &mut Regs<'_, '_>, dtype: DType, x: Value) -> Value {
+fn pack(r: &mut Regs<'_, '_>, (dtype, exact): Form, x: Value) -> Value {
     let low = |r: &mut Regs<'_, '_>, x: Value, ty: Type| {
         let x = r.bits(ty, x);
         r.b.ins().extractlane(x, 0)
     };
     match dtype {
         DType::BF16 | DType::F16 => {
-            let bits = if dtype == DType::BF16 { r.f32_to_bf16(x) } else { r.f32_to_f16(x) };
+            let bits = match dtype {
+                DType::BF16 if exact => r.upper_bits(x),
+                DType::BF16 => r.f32_to_bf16(x),
+                _ => r.f32_to_f16(x),
+            };
             let x = r.b.ins().unarrow(bits, bits);
             low(r, x, I64X2)
         }

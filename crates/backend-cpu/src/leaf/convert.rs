@@ -28,10 +28,7 @@ impl Lower<'_> {
         }
         let r = self.between(source, target, x);
         Some(match to {
-            DType::BF16 => self.map1(&r, |b, x| {
-                let bits = b.f32_to_bf16(x);
-                b.bf16_to_f32(bits)
-            }),
+            DType::BF16 => self.map1(&r, |b, x| b.round_to_bf16(x)),
             DType::F16 => self.map1(&r, |b, x| {
                 let bits = b.one_with(c::VCVTPS2PH, Class::I32, x, Some(0));
                 b.one(c::VCVTPH2PS, Class::F32, bits)

@@ -405,7 +405,10 @@ impl<'k> Lower<'k> {
             }
             VKind::Cast(v) => {
                 let (from, x) = (self.dtype(*v), self.get(*v)?);
-                self.cast(from, inst.dtype, &x)?
+                match self.body()[v.0 as usize].sixteen.has(inst.dtype) {
+                    true => x,
+                    false => self.cast(from, inst.dtype, &x)?,
+                }
             }
             VKind::Bitcast(v) => {
                 let (from, x) = (self.dtype(*v), self.get(*v)?);
@@ -576,22 +579,27 @@ impl<'k> Lower<'k> {
             self.store_mask(regs[0], first, mask);
             return Some(());
         }
+        let exact = self.body()[value.0 as usize].sixteen.has(at.dtype);
         for (part, &value) in regs.iter().enumerate() {
             let part = part as u8;
-            let (value, code, imm) = self.stored_form(at.dtype, value);
+            let (value, code, imm) = self.stored_form(at.dtype, value, exact);
             let mask = mask.map(|m| self.b.part_of_mask(m, part, class));
             self.b.push(Inst::Store { code, value, at: place(part), mask, imm });
         }
         Some(())
     }
 
-    /// A register as it is stored, and the instruction for it.
-    fn stored_form(&mut self, dtype: DType, value: V) -> (V, Code, Option<u8>) {
+    /// A register as it is stored, and the instruction for it; `exact` where it holds numbers of the dtype, which need no rounding.
+    fn stored_form(&mut self, dtype: DType, value: V, exact: bool) -> (V, Code, Option<u8>) {
         match dtype {
             DType::F32 | DType::I32 | DType::Bool => (value, c::VMOVUPS_STORE, None),
             DType::F16 => self.b.f16_to_store(value),
             DType::BF16 | DType::I16 | DType::U8 | DType::I8 => {
-                let value = if dtype == DType::BF16 { self.b.f32_to_bf16(value) } else { value };
+                let value = match dtype {
+                    DType::BF16 if exact => self.b.upper_bits(value),
+                    DType::BF16 => self.b.f32_to_bf16(value),
+                    _ => value,
+                };
                 let (value, code) = self.b.integers_to_store(value, dtype.size());
                 (value, code, None)
             }

@@ -12,19 +12,36 @@ pub(crate) trait Halves: Lanes {
         self.as_f32(x)
     }
 
-    /// `f32` to `bf16` bits in the low half of each lane, rounded; NaN becomes the quiet NaN 0x7fc0 (with its sign).
+    /// `f32` to `bf16` bits in the low half of each lane, rounded; NaN stays NaN (with its sign) and becomes quiet.
     fn f32_to_bf16(&mut self, x: Self::V) -> Self::V {
+        let r = self.upper_half_rounded(x);
+        self.ushr(r, 16)
+    }
+
+    /// `f32` rounded to numbers of `bf16`, as [`Halves::f32_to_bf16`] does.
+    fn round_to_bf16(&mut self, x: Self::V) -> Self::V {
+        let r = self.upper_half_rounded(x);
+        let r = self.and_const(r, -0x1_0000);
+        self.as_f32(r)
+    }
+
+    /// The `bf16` bits of numbers of `bf16` in the low half of each lane.
+    fn upper_bits(&mut self, x: Self::V) -> Self::V {
+        let bits = self.as_i32(x);
+        self.ushr(bits, 16)
+    }
+
+    /// Rounded `bf16` bits in the upper half of each lane, anything in the lower one.
+    fn upper_half_rounded(&mut self, x: Self::V) -> Self::V {
         let bits = self.as_i32(x);
         let odd = self.ushr(bits, 16);
         let odd = self.and_const(odd, 1);
         let bias = self.i32(0x7fff);
         let r = self.iadd(bits, bias);
         let r = self.iadd(r, odd);
-        let r = self.ushr(r, 16);
+        let quiet = self.i32(0x40_0000);
+        let payload = self.or(bits, quiet);
         let nan = self.is_nan(x);
-        let high = self.ushr(bits, 16);
-        let quiet = self.i32(0x40);
-        let payload = self.or(high, quiet);
         self.select(nan, payload, r)
     }
 

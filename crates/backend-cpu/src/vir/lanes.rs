@@ -58,11 +58,11 @@ mod tests {
     use ir_core::{Scalar, SymExpr};
     use kernel_ir::{BufId, StoreMode, Val};
 
-    use super::super::Access;
+    use super::super::{Access, Sixteen};
     use super::*;
 
     fn inst(dtype: DType, kind: VKind) -> VInst {
-        VInst { dtype, varies: true, kind }
+        VInst { dtype, varies: true, sixteen: Sixteen::default(), kind }
     }
 
     fn at(dtype: DType, address: SymExpr, along: Along) -> Access {
@@ -88,7 +88,7 @@ mod tests {
             inst(DType::I64, second),
             inst(DType::F32, VKind::Load { at: at(DType::F32, index, Along::Lanes), mask: None }),
             inst(DType::F32, store(stored)),
-            VInst { dtype: DType::F32, varies: false, kind: VKind::Const(Scalar::Float(0.0)) },
+            VInst { varies: false, ..inst(DType::F32, VKind::Const(Scalar::Float(0.0))) },
         ]
     }
 

@@ -5,6 +5,7 @@ use ir_core::{Atom, DType, Shape, SymExpr};
 use kernel_ir::collapse::{collapse, drop_units};
 use kernel_ir::{BufId, Epilogue, Inst, InstKind, LoopBounds, LoopKernel, Program, ReduceOp, ScalarOp, Val};
 
+use super::exact::sixteen;
 use super::tile::tile;
 use super::{Access, Along, Dim, VInst, VKernel, VKind, VStage, axis};
 
@@ -356,7 +357,8 @@ fn classify(program: &Program, body: &Body, axis: Option<u32>, outer: bool, writ
                 VKind::Template
             }
         };
-        out.push(VInst { dtype: p.inst.dtype, varies, kind });
+        let sixteen = sixteen(p.inst.dtype, &kind, &out);
+        out.push(VInst { dtype: p.inst.dtype, varies, sixteen, kind });
     }
     out
 }

@@ -7,6 +7,7 @@
 
 mod axis;
 mod class;
+mod exact;
 mod hoist;
 mod lanes;
 mod lower;
@@ -20,6 +21,7 @@ use kernel_ir::{AccDecl, AccId, BufId, ReduceOp, ScalarOp, StoreMode, Val};
 use smallvec::SmallVec;
 
 pub(crate) use class::{Class, round_16};
+pub use exact::Sixteen;
 pub(crate) use hoist::before_loop;
 pub use kernel_ir::collapse::Dim;
 pub(crate) use lanes::by_lane;
@@ -77,6 +79,8 @@ pub struct VInst {
     pub dtype: DType,
     /// Whether the value differs between lanes.
     pub varies: bool,
+    /// The 16-bit floats that it surely is a number of.
+    pub sixteen: Sixteen,
     /// The operation.
     pub kind: VKind,
 }

@@ -7,7 +7,7 @@
 mod plain;
 
 use std::arch::asm;
-use std::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
+use std::arch::x86_64::{__cpuid, __cpuid_count, _MM_HINT_T1, _mm_prefetch, _xgetbv};
 use std::ops::Range;
 use std::sync::OnceLock;
 
@@ -83,6 +83,26 @@ pub(super) struct Product<'a> {
     pub(super) ldc: usize,
 }
 
+/// Lines of B that are fetched into the second-level cache.
+struct Ahead {
+    at: *const u8,
+    /// How many with each piece.
+    lines: usize,
+}
+
+const NOTHING: Ahead = Ahead { at: std::ptr::null(), lines: 0 };
+
+impl Ahead {
+    /// Fetches the next ones; beyond the end of B that does nothing.
+    fn fetch(&mut self) {
+        for _ in 0..self.lines {
+            // SAFETY: fetching ahead reads nothing and faults nowhere.
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(self.at.cast()) };
+            self.at = self.at.wrapping_add(64);
+        }
+    }
+}
+
 /// Two by two tiles, or fewer.
 struct Square {
     /// Row 0 of both rows of tiles; the second one is not read where there is one.
@@ -131,16 +151,34 @@ impl Product<'_> {
 
     unsafe fn part_of_k(&self, pieces: Range<usize>) {
         let mut panel = self.panels.start;
+        let mut ahead = NOTHING;
         while panel < self.panels.end {
             // Two panels of the same block.
             let count = 2.min(self.panels.end - panel).min(BLOCK - panel % BLOCK);
+            if panel.is_multiple_of(BLOCK) {
+                ahead = self.ahead(panel + BLOCK, &pieces);
+            }
             for row in (0..self.rows).step_by(2 * ROWS) {
                 let square = self.square(row, panel, &pieces);
                 // SAFETY: the caller's promise; the last rows of tiles have room of their own.
-                unsafe { self.multiply(square, &pieces, [self.rows - row > ROWS, count == 2]) };
+                unsafe { self.multiply(square, &pieces, [self.rows - row > ROWS, count == 2], &mut ahead) };
             }
             panel += count;
         }
+    }
+
+    /// What to fetch while a block of panels is multiplied: the same pieces of the next one; behind the last one those that follow of the first,
+    /// or the first ones of what another call multiplies. In a network weights are never in a cache, and reading a tile waits for sixteen lines.
+    fn ahead(&self, next: usize, pieces: &Range<usize>) -> Ahead {
+        let (panel, from) = match pieces.end * GROUPS < self.b.steps() {
+            _ if next < self.panels.end => (next, pieces.start),
+            true => (self.panels.start, pieces.end),
+            false if next < self.b.n().div_ceil(PANEL) => (next, 0),
+            false => return NOTHING,
+        };
+        let turns = 2 * self.rows.div_ceil(2 * ROWS);
+        let at = self.b.panel(self.group, panel).wrapping_add(from * GROUPS * self.b.step(panel));
+        Ahead { at, lines: (GROUPS * BLOCK).div_ceil(turns) }
     }
 
     /// The tiles from a row of C on. The last row of tiles begins with an earlier row of A where rows are no multiple of a tile's, so that no
@@ -173,7 +211,7 @@ impl Product<'_> {
     }
 
     /// Adds products of some pieces to the sums of a square of two rows of tiles and two panels, or of one each.
-    unsafe fn multiply(&self, mut square: Square, pieces: &Range<usize>, two: [bool; 2]) {
+    unsafe fn multiply(&self, mut square: Square, pieces: &Range<usize>, two: [bool; 2], ahead: &mut Ahead) {
         let (runs, each) = self.runs;
         let a = square.a;
         // SAFETY: the caller's promise.
@@ -182,11 +220,11 @@ impl Product<'_> {
             let mut piece = pieces.start;
             while piece < pieces.end {
                 let (run, at) = (piece / each, piece % each);
-                let count = (each - at).min(pieces.end - piece);
+                ahead.fetch();
                 square.a = a.map(|a| a.wrapping_add(runs[run] + at * PIECE));
-                square.add(self.b.numbers, count, two);
-                square.b = square.b.wrapping_add(count * GROUPS * square.step);
-                piece += count;
+                square.add(self.b.numbers, two);
+                square.b = square.b.wrapping_add(GROUPS * square.step);
+                piece += 1;
             }
             square.store(two);
         }
@@ -271,50 +309,45 @@ impl Square {
         }
     }
 
-    unsafe fn add(&self, numbers: Narrow, pieces: usize, two: [bool; 2]) {
+    /// Adds the products of a piece.
+    unsafe fn add(&self, numbers: Narrow, two: [bool; 2]) {
         #[cfg(test)]
         if !permitted() {
             // SAFETY: the caller's promise.
-            return unsafe { plain::add(self, numbers, pieces, two) };
+            return unsafe { plain::add(self, numbers, two) };
         }
         // SAFETY: the caller's promise.
         unsafe {
             match (numbers, two) {
-                (Narrow::Bf16, [true, true]) => self.floats_2x2(pieces),
-                (Narrow::Bf16, [true, false]) => self.floats_2x1(pieces),
-                (Narrow::Bf16, [false, true]) => self.floats_1x2(pieces),
-                (Narrow::Bf16, [false, false]) => self.floats_1x1(pieces),
-                (_, [true, true]) => self.integers_2x2(pieces),
-                (_, [true, false]) => self.integers_2x1(pieces),
-                (_, [false, true]) => self.integers_1x2(pieces),
-                (_, [false, false]) => self.integers_1x1(pieces),
+                (Narrow::Bf16, [true, true]) => self.floats_2x2(),
+                (Narrow::Bf16, [true, false]) => self.floats_2x1(),
+                (Narrow::Bf16, [false, true]) => self.floats_1x2(),
+                (Narrow::Bf16, [false, false]) => self.floats_1x1(),
+                (_, [true, true]) => self.integers_2x2(),
+                (_, [true, false]) => self.integers_2x1(),
+                (_, [false, true]) => self.integers_1x2(),
+                (_, [false, false]) => self.integers_1x1(),
             }
         }
     }
 }
 
-/// A function that adds the products of `pieces` pieces, of which there is one at least, by these instructions for each of them.
+/// A function of these instructions.
 macro_rules! products {
     ($name:ident, $($instruction:expr),+) => {
         impl Square {
-            unsafe fn $name(&self, pieces: usize) {
+            unsafe fn $name(&self) {
                 // SAFETY: the pointers cover the tiles, by the caller's promise.
                 unsafe {
                     asm!(
-                        "2:",
+                        // Not all of them name the second row of tiles.
+                        "/* {a1} */",
                         $($instruction,)+
-                        "add {a0}, 64",
-                        "add {a1}, 64",
-                        "add {b}, {turn}",
-                        "dec {n}",
-                        "jnz 2b",
-                        a0 = inout(reg) self.a[0] => _,
-                        a1 = inout(reg) self.a[1] => _,
+                        a0 = in(reg) self.a[0],
+                        a1 = in(reg) self.a[1],
                         stride = in(reg) self.stride,
-                        b = inout(reg) self.b => _,
+                        b = in(reg) self.b,
                         step = in(reg) self.step,
-                        turn = in(reg) GROUPS * self.step,
-                        n = inout(reg) pieces => _,
                         out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
                         out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
                         options(nostack, readonly),

@@ -57,12 +57,10 @@ pub(super) unsafe fn store(square: &Square, two: [bool; 2]) {
 
 /// # Safety
 /// As [`load`].
-pub(super) unsafe fn add(square: &Square, numbers: Narrow, pieces: usize, two: [bool; 2]) {
+pub(super) unsafe fn add(square: &Square, numbers: Narrow, two: [bool; 2]) {
     REGISTERS.with_borrow_mut(|registers| {
         for (r, c) in used(two) {
-            for (row, group) in
-                (0..registers.rows).flat_map(|row| (0..pieces * GROUPS).map(move |g| (row, g)))
-            {
+            for (row, group) in (0..registers.rows).flat_map(|row| (0..GROUPS).map(move |g| (row, g))) {
                 let a = square.a[r].wrapping_offset(row as isize * square.stride).wrapping_add(4 * group);
                 let b = square.b.wrapping_add(group * square.step + 4 * PANEL * c);
                 // SAFETY: the caller's promise.
