@@ -1,7 +1,7 @@
 //! Products of narrow numbers by AMX: sixteen rows of A times sixteen columns of B, sixteen groups of four bytes of k in one instruction.
 //!
-//! A tile of B is sixteen groups of a panel as packing leaves them, a tile of A sixteen pieces of 64 bytes of rows. Rows are whole pieces
-//! here, with zeros behind k; `product` sees to that. The eight tile registers hold a square of two by two sums and what it multiplies.
+//! A tile of B is sixteen groups of a panel as packing leaves them, a tile of A sixteen pieces of 64 bytes of rows, or both are smaller. Rows
+//! are whole pieces here, with zeros behind k; `product` sees to that. The eight tile registers hold a square of two by two sums and what it multiplies.
 
 #[cfg(test)]
 mod plain;
@@ -12,15 +12,12 @@ use std::ops::Range;
 use std::sync::OnceLock;
 
 use super::dot::{self, BLOCK, PANEL};
+use super::product::Laid;
 use super::{Narrow, NarrowWeights};
 use crate::micro::driver::part;
 
 /// Rows of a tile.
 const ROWS: usize = dot::TILE_ROWS;
-/// Groups of B in a tile.
-const GROUPS: usize = dot::PIECE;
-/// Bytes of a row of A in a tile: a piece.
-const PIECE: usize = 4 * GROUPS;
 /// Most pieces of k between loading and storing sums: as much of two panels stays in the first-level cache while all rows are multiplied.
 const PIECES: usize = 16;
 
@@ -66,18 +63,12 @@ fn ask() -> bool {
 
 /// Rows of A times panels of B.
 pub(super) struct Product<'a> {
-    /// First byte of row 0 of A.
-    pub(super) a: *const u8,
-    /// Bytes from row to row.
-    pub(super) stride: isize,
-    pub(super) rows: usize,
-    /// Where the pieces of a row are: so many side by side from each of these distances (in bytes) on.
-    pub(super) runs: (&'a [usize], usize),
+    pub(super) a: &'a Laid<'a>,
     pub(super) b: &'a NarrowWeights,
     pub(super) group: usize,
     /// They begin with a block of panels.
     pub(super) panels: Range<usize>,
-    /// Where sums go, with room for rows up to a multiple of [`ROWS`].
+    /// Where sums go, with room for the rows of each line up to a multiple of [`ROWS`].
     pub(super) c: *mut u32,
     /// Sums from row to row.
     pub(super) ldc: usize,
@@ -130,23 +121,33 @@ impl Product<'_> {
     /// # Safety
     /// [`permitted`]; pointers cover the sizes, and rows of A are whole pieces.
     pub(super) unsafe fn run(&self) {
-        if self.rows == 0 {
+        if self.a.count == 0 {
             return;
         }
-        let pieces = self.b.steps().div_ceil(GROUPS);
+        let pieces = self.b.steps().div_ceil(self.groups());
         let parts = pieces.div_ceil(PIECES);
         // SAFETY: the caller's promise.
         unsafe {
             if pieces == 0 {
                 return self.nothing();
             }
-            configure(self.rows.min(ROWS));
+            configure(self.a.count.min(ROWS), self.a.piece);
             for i in 0..parts {
                 self.part_of_k(part(pieces, parts, i));
             }
             release();
-            self.move_last_rows();
+            (0..self.a.lines).for_each(|line| self.move_last_rows(line));
         }
+    }
+
+    /// Groups of B in a tile.
+    fn groups(&self) -> usize {
+        self.a.piece / 4
+    }
+
+    /// Rows from line to line of C.
+    fn pitch(&self) -> usize {
+        self.a.count.next_multiple_of(ROWS)
     }
 
     unsafe fn part_of_k(&self, pieces: Range<usize>) {
@@ -158,10 +159,13 @@ impl Product<'_> {
             if panel.is_multiple_of(BLOCK) {
                 ahead = self.ahead(panel + BLOCK, &pieces);
             }
-            for row in (0..self.rows).step_by(2 * ROWS) {
-                let square = self.square(row, panel, &pieces);
-                // SAFETY: the caller's promise; the last rows of tiles have room of their own.
-                unsafe { self.multiply(square, &pieces, [self.rows - row > ROWS, count == 2], &mut ahead) };
+            for line in 0..self.a.lines {
+                for row in (0..self.a.count).step_by(2 * ROWS) {
+                    let square = self.square([line, row], panel, &pieces);
+                    let two = [self.a.count - row > ROWS, count == 2];
+                    // SAFETY: the caller's promise; the last rows of tiles have room of their own.
+                    unsafe { self.multiply(square, &pieces, two, &mut ahead) };
+                }
             }
             panel += count;
         }
@@ -170,25 +174,28 @@ impl Product<'_> {
     /// What to fetch while a block of panels is multiplied: the same pieces of the next one; behind the last one those that follow of the first,
     /// or the first ones of what another call multiplies. In a network weights are never in a cache, and reading a tile waits for sixteen lines.
     fn ahead(&self, next: usize, pieces: &Range<usize>) -> Ahead {
-        let (panel, from) = match pieces.end * GROUPS < self.b.steps() {
+        let (panel, from) = match pieces.end * self.groups() < self.b.steps() {
             _ if next < self.panels.end => (next, pieces.start),
             true => (self.panels.start, pieces.end),
             false if next < self.b.n().div_ceil(PANEL) => (next, 0),
             false => return NOTHING,
         };
-        let turns = 2 * self.rows.div_ceil(2 * ROWS);
-        let at = self.b.panel(self.group, panel).wrapping_add(from * GROUPS * self.b.step(panel));
-        Ahead { at, lines: (GROUPS * BLOCK).div_ceil(turns) }
+        let turns = 2 * self.a.lines * self.a.count.div_ceil(2 * ROWS);
+        let at = self.b.panel(self.group, panel).wrapping_add(from * self.groups() * self.b.step(panel));
+        Ahead { at, lines: (self.groups() * BLOCK).div_ceil(turns) }
     }
 
     /// The tiles from a row of C on. The last row of tiles begins with an earlier row of A where rows are no multiple of a tile's, so that no
     /// tile reads beyond the last row.
-    fn square(&self, row: usize, panel: usize, pieces: &Range<usize>) -> Square {
+    fn square(&self, [line, row]: [usize; 2], panel: usize, pieces: &Range<usize>) -> Square {
         let a = |row: usize| {
-            let row = row.min(self.rows.saturating_sub(ROWS));
-            self.a.wrapping_offset(row as isize * self.stride)
+            let row = row.min(self.a.count.saturating_sub(ROWS));
+            let line = self.a.first.wrapping_add(line * self.a.line_step);
+            line.wrapping_offset(row as isize * self.a.stride)
         };
-        let c = |row: usize| self.c.wrapping_add(row * self.ldc + (panel - self.panels.start) * PANEL);
+        let c = |row: usize| {
+            self.c.wrapping_add((line * self.pitch() + row) * self.ldc + (panel - self.panels.start) * PANEL)
+        };
         let step = self.b.step(panel);
         let c_stride = self.ldc * size_of::<u32>();
         let begun = [c(row), c(row + ROWS)];
@@ -200,8 +207,8 @@ impl Product<'_> {
         };
         Square {
             a: [a(row), a(row + ROWS)],
-            stride: self.stride,
-            b: self.b.panel(self.group, panel).wrapping_add(pieces.start * GROUPS * step),
+            stride: self.a.stride,
+            b: self.b.panel(self.group, panel).wrapping_add(pieces.start * self.groups() * step),
             step,
             first,
             first_stride,
@@ -212,7 +219,7 @@ impl Product<'_> {
 
     /// Adds products of some pieces to the sums of a square of two rows of tiles and two panels, or of one each.
     unsafe fn multiply(&self, mut square: Square, pieces: &Range<usize>, two: [bool; 2], ahead: &mut Ahead) {
-        let (runs, each) = self.runs;
+        let (runs, each) = self.a.runs;
         let a = square.a;
         // SAFETY: the caller's promise.
         unsafe {
@@ -221,9 +228,9 @@ impl Product<'_> {
             while piece < pieces.end {
                 let (run, at) = (piece / each, piece % each);
                 ahead.fetch();
-                square.a = a.map(|a| a.wrapping_add(runs[run] + at * PIECE));
+                square.a = a.map(|a| a.wrapping_add(runs[run] + at * self.a.piece));
                 square.add(self.b.numbers, two);
-                square.b = square.b.wrapping_add(GROUPS * square.step);
+                square.b = square.b.wrapping_add(self.groups() * square.step);
                 piece += 1;
             }
             square.store(two);
@@ -235,7 +242,7 @@ impl Product<'_> {
         for (i, panel) in self.panels.clone().enumerate() {
             let first = self.b.first(self.group, panel);
             let first = if first.is_null() { ZEROS.0.as_ptr() } else { first };
-            for row in 0..self.rows {
+            for row in 0..self.a.lines * self.pitch() {
                 let to = self.c.wrapping_add(row * self.ldc + i * PANEL);
                 // SAFETY: a panel has this many first sums, and C has room for the row.
                 unsafe { std::ptr::copy_nonoverlapping(first, to, PANEL) };
@@ -244,12 +251,12 @@ impl Product<'_> {
     }
 
     /// Moves the sums of the last rows to their place, where their tile began with an earlier row.
-    unsafe fn move_last_rows(&self) {
-        let rest = self.rows % ROWS;
-        if rest == 0 || self.rows < ROWS {
+    unsafe fn move_last_rows(&self, line: usize) {
+        let (rows, rest) = (self.a.count, self.a.count % ROWS);
+        if rest == 0 || rows < ROWS {
             return;
         }
-        let to = self.c.wrapping_add((self.rows - rest) * self.ldc);
+        let to = self.c.wrapping_add((line * self.pitch() + rows - rest) * self.ldc);
         let from = to.wrapping_add((ROWS - rest) * self.ldc);
         let columns = self.panels.len() * PANEL;
         for row in 0..rest {
@@ -410,11 +417,11 @@ unsafe fn release() {
     unsafe { asm!("tilerelease", options(nomem, nostack)) };
 }
 
-/// Sizes of the tile registers: sums and rows of A have this many rows.
-unsafe fn configure(rows: usize) {
+/// Sizes of the tile registers: sums and rows of A have this many rows, rows of A this many bytes.
+unsafe fn configure(rows: usize, piece: usize) {
     #[cfg(test)]
     if !permitted() {
-        return plain::configure(rows);
+        return plain::configure(rows, piece);
     }
     /// Palette 1: sixteen bytes of it and what is reserved, bytes of a row for each register, rows of each.
     #[repr(C, align(64))]
@@ -426,9 +433,10 @@ unsafe fn configure(rows: usize) {
         rows: [u8; 16],
     }
     let mut config = Config { palette: 1, start: 0, reserved: [0; 14], bytes: [0; 16], rows: [0; 16] };
-    config.bytes[..8].fill(PIECE as u16);
+    config.bytes[..8].fill(4 * PANEL as u16);
+    config.bytes[4..6].fill(piece as u16);
     config.rows[..6].fill(rows as u8);
-    config.rows[6..8].fill(GROUPS as u8);
+    config.rows[6..8].fill(piece as u8 / 4);
     // SAFETY: the processor has tiles, by the caller's promise; the sizes are within theirs.
     unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const config, options(nostack, readonly)) };
 }

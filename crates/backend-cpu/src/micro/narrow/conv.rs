@@ -3,9 +3,11 @@
 
 use std::ops::Range;
 
+use super::dot::PIECE;
 use super::pack::Form;
 use super::product::{Job, Rows, run};
-use super::{Narrow, NarrowWeights, depthwise, windows};
+use super::windows::{self, Layout};
+use super::{Narrow, NarrowWeights, depthwise};
 use crate::micro::error::same;
 use crate::micro::{ConvShape, Hook, Isa, MicroError, Strides5, scratch, team};
 
@@ -57,6 +59,21 @@ impl NarrowConv {
     /// # Errors
     /// None after [`NarrowConv::new`].
     pub unsafe fn pack(&self, ptr: *const u8, strides: [isize; 5]) -> Result<NarrowWeights, MicroError> {
+        let tiles = super::unit(self.numbers, Form::Panels, self.isa)?.piece() > 1;
+        // SAFETY: the caller's promise.
+        unsafe { self.pack_for(ptr, strides, tiles) }
+    }
+
+    /// The same, in the layout of windows that tiles read or in that of gathered ones.
+    ///
+    /// # Safety
+    /// As [`NarrowConv::pack`].
+    pub(crate) unsafe fn pack_for(
+        &self,
+        ptr: *const u8,
+        strides: [isize; 5],
+        windows: bool,
+    ) -> Result<NarrowWeights, MicroError> {
         let s = &self.shape;
         let (size, from) = (self.numbers.size() as isize, ptr as usize);
         let (per_in, per_out) = (s.in_channels / s.groups, s.out_channels / s.groups);
@@ -70,19 +87,33 @@ impl NarrowConv {
         let panels = |group: usize, k: usize, n: usize| place(group * per_out + n, k % per_in, k / per_in);
         // SAFETY: the caller's promise.
         unsafe {
+            let kind = (self.numbers, self.isa);
             if self.is_depthwise() {
                 let sizes = [1, s.taps(), s.out_channels];
-                return NarrowWeights::of(
-                    (self.numbers, self.isa),
-                    Form::Depthwise,
-                    sizes,
-                    &depthwise,
-                    self.zero,
-                );
+                return NarrowWeights::of(kind, Form::Depthwise, sizes, &depthwise, self.zero);
+            }
+            if let Some(channels) = self.filled(windows) {
+                let zero = [0u8; 2];
+                let none = zero.as_ptr() as usize;
+                let filled = |group: usize, k: usize, n: usize| match k % channels {
+                    c if c < per_in => place(group * per_out + n, c, k / channels),
+                    _ => none as *const u8,
+                };
+                let sizes = [s.groups, s.taps() * channels, per_out];
+                return NarrowWeights::of(kind, Form::Windows, sizes, &filled, self.zero);
             }
             let sizes = [s.groups, s.taps() * per_in, per_out];
-            NarrowWeights::of((self.numbers, self.isa), Form::Panels, sizes, &panels, self.zero)
+            NarrowWeights::of(kind, Form::Panels, sizes, &panels, self.zero)
         }
+    }
+
+    /// The channels of a pixel, filled up to four bytes, where tiles read windows with more than there are.
+    fn filled(&self, windows: bool) -> Option<usize> {
+        let per_in = self.shape.in_channels / self.shape.groups;
+        let layout =
+            if windows { Layout::of(&self.shape, per_in * self.numbers.size())? } else { return None };
+        let channels = layout.data / self.numbers.size();
+        (channels > per_in).then_some(channels)
     }
 
     /// Convolves a batch. Rows of the hook's blocks are the output pixels of one image, columns its channels, the batch is the
@@ -100,20 +131,20 @@ impl NarrowConv {
         hook: Hook<'_>,
     ) -> Result<(), MicroError> {
         let s = &self.shape;
-        let depthwise = self.is_depthwise();
-        let n = if depthwise { s.out_channels } else { s.out_channels / s.groups };
+        let (n, channels) = match weights.form {
+            Form::Depthwise => (s.out_channels, 1),
+            Form::Panels => (s.out_channels / s.groups, s.in_channels / s.groups),
+            Form::Windows => (s.out_channels / s.groups, self.filled(true).unwrap_or_default()),
+        };
         same("packed weights, columns", n, weights.n())?;
-        same(
-            "packed weights, rows",
-            s.taps() * if depthwise { 1 } else { s.in_channels / s.groups },
-            weights.k(),
-        )?;
+        same("packed weights, rows", s.taps() * channels, weights.k())?;
         if s.batch == 0 {
             return Ok(());
         }
         // SAFETY: the caller's promise; the copy has the size of a dense input.
         unsafe {
-            if self.input.c == 1 || s.in_channels == 1 {
+            // Windows are copied from any layout.
+            if self.input.c == 1 || s.in_channels == 1 || weights.form == Form::Windows {
                 self.images(input, self.input, weights, hook);
                 return Ok(());
             }
@@ -159,8 +190,10 @@ impl NarrowConv {
             if weights.form == Form::Depthwise {
                 return depthwise::run(&source, weights, hook);
             }
-            if windows::fit(&source, weights) {
-                return windows::run(&source, weights, hook);
+            let layout = (weights.unit.piece() == PIECE).then(|| Layout::of(s, source.pixel())).flatten();
+            if let Some(layout) = layout.filter(|l| weights.form == Form::Windows || l.data == source.pixel())
+            {
+                return windows::run(&source, &layout, weights, hook);
             }
             let windows: Vec<Windows<'_>> = (0..s.batch * s.groups)
                 .map(|i| Windows { source: &source, image: i / s.groups, group: i % s.groups })

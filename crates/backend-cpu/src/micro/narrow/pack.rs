@@ -24,6 +24,8 @@ pub struct NarrowWeights {
 pub(super) enum Form {
     Panels,
     Depthwise,
+    /// Panels for windows of pixels whose channels are filled up to four bytes; tiles alone read them.
+    Windows,
 }
 
 /// One element of B by its group, its row and its column: the byte at which it begins.
@@ -85,6 +87,9 @@ impl NarrowWeights {
             3 => (Narrow::U8, Form::Depthwise),
             4 => (Narrow::I8, Form::Depthwise),
             5 => (Narrow::Bf16, Form::Depthwise),
+            6 => (Narrow::U8, Form::Windows),
+            7 => (Narrow::I8, Form::Windows),
+            8 => (Narrow::Bf16, Form::Windows),
             _ => return None,
         };
         let packed = NarrowWeights { numbers, unit: unit(numbers, form, isa).ok()?, form, groups, k, n, buf };
@@ -100,6 +105,9 @@ impl NarrowWeights {
             (Form::Depthwise, Narrow::U8) => 3,
             (Form::Depthwise, Narrow::I8) => 4,
             (Form::Depthwise, Narrow::Bf16) => 5,
+            (Form::Windows, Narrow::U8) => 6,
+            (Form::Windows, Narrow::I8) => 7,
+            (Form::Windows, Narrow::Bf16) => 8,
         }
     }
 
@@ -110,7 +118,7 @@ impl NarrowWeights {
         let floats = self.numbers == Narrow::Bf16;
         let units = [
             // Without the instructions, what they do in plain Rust.
-            (Unit::Tiles, isa == Isa::best() && self.form == Form::Panels),
+            (Unit::Tiles, isa == Isa::best() && self.form != Form::Depthwise),
             (Unit::Bf16, wide && floats && is_x86_feature_detected!("avx512bf16")),
             (Unit::Widened, wide && floats),
             (Unit::Vnni, wide && !floats && is_x86_feature_detected!("avx512vnni")),
@@ -118,7 +126,7 @@ impl NarrowWeights {
             (Unit::Portable, !floats),
         ];
         for (unit, has) in units {
-            if has {
+            if has && (self.form != Form::Windows || unit == Unit::Tiles) {
                 self.unit = unit;
                 f(&self);
             }
@@ -132,7 +140,7 @@ impl NarrowWeights {
     }
 
     /// How many numbers of this kind [`NarrowWeights::code`] has.
-    pub(crate) const CODES: u64 = 6;
+    pub(crate) const CODES: u64 = 9;
 
     /// Groups, K and N.
     pub(crate) fn shape(&self) -> [usize; 3] {
@@ -166,7 +174,7 @@ impl NarrowWeights {
     /// Groups of four bytes of k (of taps, in the depthwise form, whose numbers have four bytes each).
     pub(super) fn steps(&self) -> usize {
         match self.form {
-            Form::Panels => (self.k * self.numbers.size()).div_ceil(4),
+            Form::Panels | Form::Windows => (self.k * self.numbers.size()).div_ceil(4),
             Form::Depthwise => self.k,
         }
     }
@@ -188,7 +196,7 @@ impl NarrowWeights {
     /// Steps that a panel has memory for: whole pieces, filled up with zeros.
     fn stored(&self) -> usize {
         match self.form {
-            Form::Panels => self.steps().next_multiple_of(PIECE),
+            Form::Panels | Form::Windows => self.steps().next_multiple_of(PIECE),
             Form::Depthwise => self.steps(),
         }
     }
@@ -225,11 +233,11 @@ impl NarrowWeights {
                 // SAFETY: the element is readable; its place lies inside of the panel.
                 unsafe {
                     match (self.form, self.numbers) {
-                        (Form::Panels, Narrow::Bf16) => {
+                        (Form::Panels | Form::Windows, Narrow::Bf16) => {
                             let at = k / 2 * step + 4 * j + k % 2 * size;
                             to.add(at).cast::<u16>().write_unaligned(from.cast::<u16>().read_unaligned());
                         }
-                        (Form::Panels, _) => {
+                        (Form::Panels | Form::Windows, _) => {
                             to.add(k / 4 * step + 4 * j + k % 4).write(from.read());
                             sum = sum.wrapping_add(i32::from(from.cast::<i8>().read()));
                         }

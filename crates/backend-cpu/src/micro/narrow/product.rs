@@ -139,11 +139,18 @@ pub(super) struct Laid<'a> {
     pub(super) first: *const u8,
     /// Bytes from row to row.
     pub(super) stride: isize,
+    /// Rows of a line.
     pub(super) count: usize,
-    /// Rows from line to line, and how many of them are the product's.
-    pub(super) line: [usize; 2],
+    /// Lines that are multiplied, one after another.
+    pub(super) lines: usize,
+    /// Bytes from line to line.
+    pub(super) line_step: usize,
+    /// Rows of sums from one call of the hook to the next, and how many of them are the product's.
+    pub(super) hook: [usize; 2],
     /// Where the pieces of a row are: so many side by side from each of these distances (in bytes) on.
     pub(super) runs: (&'a [usize], usize),
+    /// Bytes of a piece.
+    pub(super) piece: usize,
 }
 
 /// Rows of A that stay together.
@@ -281,8 +288,9 @@ impl Block<'_> {
     unsafe fn run(&self, source: &dyn Rows) {
         let count = self.rows.len();
         let laid = |first: *const u8, stride: isize| {
-            let runs = (&[0][..], self.row_bytes() / (4 * self.b.unit.piece()));
-            Laid { first, stride, count, line: [count; 2], runs }
+            let piece = 4 * self.b.unit.piece();
+            let runs = (&[0][..], self.row_bytes() / piece);
+            Laid { first, stride, count, lines: 1, line_step: 0, hook: [count; 2], runs, piece }
         };
         // SAFETY: the caller's promise; scratch has room for the rows.
         unsafe {
@@ -312,7 +320,10 @@ impl Block<'_> {
     pub(super) unsafe fn finish(&self, a: &Laid<'_>) {
         let (room, most) = match self.b.unit.piece() {
             1 => (a.count, self.panels.len()),
-            _ => (a.count.next_multiple_of(TILE_ROWS), (TILED_C / (a.count * GROUP * BLOCK)).max(1) * BLOCK),
+            _ => {
+                let rows = a.lines * a.count.next_multiple_of(TILE_ROWS);
+                (rows, (TILED_C / (rows * GROUP * BLOCK)).max(1) * BLOCK)
+            }
         };
         for start in self.panels.clone().step_by(most) {
             let panels = start..(start + most).min(self.panels.end);
@@ -321,7 +332,7 @@ impl Block<'_> {
                 // SAFETY: the caller's promise; scratch has room for the sums.
                 unsafe {
                     self.multiply(&panels, a, sums.cast(), ldc);
-                    self.call_hook(&panels, a.line, sums, ldc);
+                    self.call_hook(&panels, a.hook, sums, ldc);
                 }
             });
         }
@@ -367,9 +378,8 @@ impl Block<'_> {
         unsafe {
             #[cfg(target_arch = "x86_64")]
             if self.b.unit == Unit::Tiles {
-                let (runs, b, group) = (laid.runs, self.b, self.job.group);
-                let panels = panels.clone();
-                return amx::Product { a, stride, rows, runs, b, group, panels, c, ldc }.run();
+                let (b, group, panels) = (self.b, self.job.group, panels.clone());
+                return amx::Product { a: laid, b, group, panels, c, ldc }.run();
             }
             if !self.b.unit.widens() {
                 return self.tiles(panels, a, stride, c, ldc);

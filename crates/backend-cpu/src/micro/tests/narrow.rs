@@ -49,6 +49,11 @@ impl Results {
     }
 }
 
+/// Whether tests look at tiles: once, and not on other architectures, which have none.
+fn tiles(isa: Isa) -> bool {
+    cfg!(target_arch = "x86_64") && isa == Isa::best()
+}
+
 pub(super) fn isas() -> impl Iterator<Item = Isa> {
     Isa::ALL.into_iter().filter(|isa| isa.detected())
 }
@@ -241,9 +246,11 @@ fn convolves(isa: Isa, numbers: Narrow, shape: ConvShape, last: bool, zero: i32)
     let plan = NarrowConv::new((isa, numbers), shape, strides, zero).unwrap();
     let wide = [per_in * kd * kh * kw, kd * kh * kw, kh * kw, kw, 1].map(|s| s as isize);
     // SAFETY: the weight is dense.
-    let packed = unsafe { plan.pack(weight.as_ptr(), wide) }.unwrap();
+    let gathered = unsafe { plan.pack_for(weight.as_ptr(), wide, false) }.unwrap();
     let pixels = out.iter().product();
-    packed.for_each_unit(isa, |packed| {
+    // SAFETY: as above.
+    let windows = unsafe { plan.pack_for(weight.as_ptr(), wide, tiles(isa)) }.unwrap();
+    let check = |packed: &NarrowWeights| {
         let results = Results::new([shape.batch, pixels, o]);
         let store = |block: &EpilogueBlock| results.store(block);
         // SAFETY: the input is dense.
@@ -276,7 +283,9 @@ fn convolves(isa: Isa, numbers: Narrow, shape: ConvShape, last: bool, zero: i32)
             }
             assert_eq!(i64::from(sum.cast_signed()), wanted, "{isa:?} {numbers:?} {shape:?} {last} at {i}");
         }
-    });
+    };
+    gathered.for_each_unit(isa, check);
+    windows.for_each_unit(isa, check);
 }
 
 #[test]
@@ -302,6 +311,11 @@ fn integer_convolutions_are_exact() {
         ConvShape { groups: 2, ..padded(plain(128, [5, 5], 34, [3, 3]), 1) },
         ConvShape { dilation: [1, 2, 1], ..padded(plain(64, [8, 37], 8, [3, 3]), 1) },
         ConvShape { batch: 1, ..plain(64, [20, 30], 20, [2, 2]) },
+        padded(plain(3, [9, 40], 20, [7, 7]), 2),
+        padded(plain(16, [9, 29], 20, [3, 3]), 2),
+        padded(plain(20, [6, 9], 12, [3, 3]), 1),
+        ConvShape { dilation: [1, 1, 2], ..padded(plain(28, [6, 9], 12, [3, 3]), 1) },
+        padded(plain(64, [7, 33], 20, [3, 3]), 2),
         ConvShape { input: [4, 5, 6], kernel: [2, 3, 3], pad_lo: [1, 0, 1], ..plain(4, [5, 6], 5, [3, 3]) },
     ];
     for isa in isas() {
@@ -330,6 +344,8 @@ fn windows_of_bf16_are_summed_in_single_precision() {
         ConvShape { dilation: [1, 2, 1], ..plain(16, [11, 8], [3, 2]) },
         padded(plain(7, [17, 9], [5, 5]), 1),
         padded(dense(3, [17, 12], 20, [3, 3]), 2),
+        padded(dense(3, [9, 34], 20, [7, 7]), 2),
+        padded(dense(24, [9, 9], 20, [3, 3]), 1),
         padded(dense(32, [10, 19], 40, [3, 3]), 1),
         ConvShape { groups: 2, ..padded(dense(64, [7, 7], 34, [3, 3]), 1) },
     ];
@@ -346,7 +362,8 @@ fn windows_of_bf16_are_summed_in_single_precision() {
                     .unwrap();
             let strides = [per_in * kh * kw, kh * kw, kh * kw, kw, 1].map(|s| s as isize);
             // SAFETY: the weight is dense.
-            let packed = unsafe { plan.pack(weight.as_ptr().cast(), strides) }.unwrap();
+            let packed = unsafe { plan.pack_for(weight.as_ptr().cast(), strides, tiles(isa)) };
+            let packed = packed.unwrap();
             let [_, oh, ow] = shape.output().unwrap();
             packed.for_each_unit(isa, |packed| {
                 let results = Results::new([2, oh * ow, o]);

@@ -5,20 +5,22 @@ use std::cell::RefCell;
 
 use half::bf16;
 
-use super::{GROUPS, Narrow, PANEL, Square};
+use super::{Narrow, PANEL, Square};
 
 /// The four registers of sums, of which the first rows are used.
 struct Registers {
     rows: usize,
+    /// Groups of k of a tile.
+    groups: usize,
     sums: [[[u32; PANEL]; 16]; 4],
 }
 
 thread_local! {
-    static REGISTERS: RefCell<Registers> = const { RefCell::new(Registers { rows: 0, sums: [[[0; PANEL]; 16]; 4] }) };
+    static REGISTERS: RefCell<Registers> = const { RefCell::new(Registers { rows: 0, groups: 0, sums: [[[0; PANEL]; 16]; 4] }) };
 }
 
-pub(super) fn configure(rows: usize) {
-    REGISTERS.with_borrow_mut(|registers| registers.rows = rows);
+pub(super) fn configure(rows: usize, piece: usize) {
+    REGISTERS.with_borrow_mut(|registers| (registers.rows, registers.groups) = (rows, piece / 4));
 }
 
 /// The registers in use by their row of tiles and their panel.
@@ -60,7 +62,9 @@ pub(super) unsafe fn store(square: &Square, two: [bool; 2]) {
 pub(super) unsafe fn add(square: &Square, numbers: Narrow, two: [bool; 2]) {
     REGISTERS.with_borrow_mut(|registers| {
         for (r, c) in used(two) {
-            for (row, group) in (0..registers.rows).flat_map(|row| (0..GROUPS).map(move |g| (row, g))) {
+            for (row, group) in
+                (0..registers.rows).flat_map(|row| (0..registers.groups).map(move |g| (row, g)))
+            {
                 let a = square.a[r].wrapping_offset(row as isize * square.stride).wrapping_add(4 * group);
                 let b = square.b.wrapping_add(group * square.step + 4 * PANEL * c);
                 // SAFETY: the caller's promise.
