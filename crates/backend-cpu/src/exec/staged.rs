@@ -6,6 +6,8 @@
 
 use std::marker::PhantomData;
 
+#[cfg(target_arch = "x86_64")]
+use half::bf16;
 use ir_core::{DType, SymExpr};
 use kernel_ir::{
     Attention, BufId, Buffer, Epilogue, Inst, InstKind, LoopKernel, Matmul, Program, Stage, Storage,
@@ -292,11 +294,6 @@ impl StagedOp {
         out: &[i64],
         (o, sums): (*mut f32, Option<(*mut f32, [isize; 3])>),
     ) -> Result<(), ExecError> {
-        let (q, k, v) = (
-            self.single(call.buffers, call.sizes, 0)?,
-            self.single(call.buffers, call.sizes, 1)?,
-            self.single(call.buffers, call.sizes, 2)?,
-        );
         let (mut added, mut seen) = (None, None);
         match self.operands.get(3) {
             Some((_, DType::Bool)) => seen = Some(self.plain::<bool>(call, 3)?),
@@ -308,33 +305,19 @@ impl StagedOp {
             (_, Some(m)) => micro::Mask::Boolean { ptr: m.ptr, strides: m.four() },
             _ => micro::Mask::None,
         };
-        let [h, l, d] = [out[1], out[2], out[3]].map(|x| x as isize);
-        let size = |x: &[i64], d: usize| x[d] as usize;
-        let attention = micro::Attention {
-            isa: Isa::best(),
-            batch: size(&q.sizes, 0),
-            q_heads: size(&q.sizes, 1),
-            kv_heads: size(&k.sizes, 1),
-            q_len: size(&q.sizes, 2),
-            kv_len: size(&k.sizes, 2),
-            head_dim: size(&q.sizes, 3),
-            v_dim: size(out, 3),
-            q: q.ptr,
-            q_strides: q.four(),
-            k: k.ptr,
-            k_strides: k.four(),
-            v: v.ptr,
-            v_strides: v.four(),
-            o,
-            o_strides: [h * l * d, l * d, d, 1],
-            sums,
-            scale: scale as f32,
-            mask,
-            causal: causal.then_some(0),
-            empty_row: micro::EmptyRow::Zero,
-        };
+        let rest = Rest { out, o, sums, scale: scale as f32, mask, causal };
+        #[cfg(target_arch = "x86_64")]
+        if self.operands[..3].iter().all(|(_, dtype)| *dtype == DType::BF16) {
+            let [q, k, v] = [self.plain::<bf16>(call, 0)?, self.plain(call, 1)?, self.plain(call, 2)?];
+            // SAFETY: operands lie inside of their buffers; the result has memory of its own.
+            if unsafe { micro::attention_bf16(&rest.attention(&q, &k, &v)) }.map_err(self.refused())? {
+                return Ok(());
+            }
+        }
+        let single = |n: usize| self.single(call.buffers, call.sizes, n);
+        let (q, k, v) = (single(0)?, single(1)?, single(2)?);
         // SAFETY: operands lie inside of their buffers or are copies; the result has memory of its own.
-        unsafe { micro::attention(&attention) }.map_err(self.refused())
+        unsafe { micro::attention(&rest.attention(&q, &k, &v)) }.map_err(self.refused())
     }
 
     fn attention_f64(
@@ -378,6 +361,47 @@ impl StagedOp {
         // SAFETY: operands lie inside of their buffers or are copies; the result has memory of its own.
         unsafe { micro::attention_f64(&attention) };
         Ok(())
+    }
+}
+
+/// What attention takes besides Q, K and V.
+struct Rest<'a> {
+    /// Sizes of the result.
+    out: &'a [i64],
+    o: *mut f32,
+    sums: Option<(*mut f32, [isize; 3])>,
+    scale: f32,
+    mask: micro::Mask,
+    causal: bool,
+}
+
+impl Rest<'_> {
+    fn attention<T>(&self, q: &Ready<'_, T>, k: &Ready<'_, T>, v: &Ready<'_, T>) -> micro::Attention<T> {
+        let [h, l, d] = [self.out[1], self.out[2], self.out[3]].map(|x| x as isize);
+        let size = |x: &[i64], d: usize| x[d] as usize;
+        micro::Attention {
+            isa: Isa::best(),
+            batch: size(&q.sizes, 0),
+            q_heads: size(&q.sizes, 1),
+            kv_heads: size(&k.sizes, 1),
+            q_len: size(&q.sizes, 2),
+            kv_len: size(&k.sizes, 2),
+            head_dim: size(&q.sizes, 3),
+            v_dim: size(self.out, 3),
+            q: q.ptr,
+            q_strides: q.four(),
+            k: k.ptr,
+            k_strides: k.four(),
+            v: v.ptr,
+            v_strides: v.four(),
+            o: self.o,
+            o_strides: [h * l * d, l * d, d, 1],
+            sums: self.sums,
+            scale: self.scale,
+            mask: self.mask,
+            causal: self.causal.then_some(0),
+            empty_row: micro::EmptyRow::Zero,
+        }
     }
 }
 

@@ -83,6 +83,8 @@ mod tests;
 mod transpose;
 mod turned;
 
+#[cfg(target_arch = "x86_64")]
+pub use attention::attention_bf16;
 pub use attention::{
     Attention, AttentionBackward, AttentionBackwardF64, AttentionF64, EmptyRow, Mask, MaskF64, RowValues,
     Tensor4, attention, attention_backward, attention_backward_f64, attention_f64,

@@ -11,31 +11,32 @@ use crate::micro::scratch;
 use crate::micro::skinny::{self, Along, SkinnyProduct};
 
 /// The position of a row of the block.
-struct Place {
-    b: isize,
-    h: isize,
-    i: isize,
+pub(super) struct Place {
+    pub(super) b: isize,
+    pub(super) h: isize,
+    pub(super) i: isize,
 }
 
-struct Work<'a> {
-    call: &'a Attention,
+/// The rows and their scratch memory.
+pub(super) struct Work<'a, T = f32> {
+    pub(super) call: &'a Attention<T>,
     /// Batch entry, key/value head, first query head of its group.
-    b: isize,
-    kv_head: isize,
-    h: isize,
-    rows: Range<usize>,
-    /// Scaled queries, `[rows, ldq]`.
-    q: *mut f32,
-    ldq: usize,
+    pub(super) b: isize,
+    pub(super) kv_head: isize,
+    pub(super) h: isize,
+    pub(super) rows: Range<usize>,
+    /// Queries, `[rows, ldq]`; those of `f32` are scaled.
+    pub(super) q: *mut T,
+    pub(super) ldq: usize,
     /// Scores of a block of keys, `[rows, lds]`.
-    s: *mut f32,
-    lds: usize,
+    pub(super) s: *mut f32,
+    pub(super) lds: usize,
     /// Sums over keys so far, `[rows, ldo]`.
-    o: *mut f32,
-    ldo: usize,
+    pub(super) o: *mut f32,
+    pub(super) ldo: usize,
     /// Running maximum and sum of each row.
-    max: *mut f32,
-    sum: *mut f32,
+    pub(super) max: *mut f32,
+    pub(super) sum: *mut f32,
 }
 
 /// Rows `rows` of `head`, with K and V packed by the caller or (`None`) unpacked.
@@ -88,30 +89,6 @@ impl Work<'_> {
             }
             self.store();
         }
-    }
-
-    fn place(&self, row: usize) -> Place {
-        // One division, of 32 bits where that is enough: this runs several times per row.
-        let (row, len) = (self.rows.start + row, self.call.q_len);
-        let (h, i) = match (u32::try_from(row), u32::try_from(len)) {
-            (Ok(row), Ok(len)) => ((row / len) as isize, (row % len) as isize),
-            _ => ((row / len) as isize, (row % len) as isize),
-        };
-        Place { b: self.b, h: self.h + h, i }
-    }
-
-    /// How many keys of a block a row attends to under the causal limit.
-    fn limit(&self, row: usize, keys: &Range<usize>) -> usize {
-        let Some(d) = self.call.causal else { return keys.len() };
-        (self.place(row).i + d + 1 - keys.start as isize).clamp(0, keys.len() as isize).unsigned_abs()
-    }
-
-    /// How many keys of a block any row attends to.
-    fn seen(&self, keys: &Range<usize>) -> usize {
-        if self.call.causal.is_none() {
-            return keys.len();
-        }
-        (0..self.rows.len()).map(|row| self.limit(row, keys)).max().unwrap_or(0)
     }
 
     /// Copies the queries, scaled, so that the scores need no further pass.
@@ -231,14 +208,40 @@ impl Work<'_> {
             }
         });
     }
+}
+
+impl<T> Work<'_, T> {
+    pub(super) fn place(&self, row: usize) -> Place {
+        // One division, of 32 bits where that is enough: this runs several times per row.
+        let (row, len) = (self.rows.start + row, self.call.q_len);
+        let (h, i) = match (u32::try_from(row), u32::try_from(len)) {
+            (Ok(row), Ok(len)) => ((row / len) as isize, (row % len) as isize),
+            _ => ((row / len) as isize, (row % len) as isize),
+        };
+        Place { b: self.b, h: self.h + h, i }
+    }
+
+    /// How many keys of a block a row attends to under the causal limit.
+    pub(super) fn limit(&self, row: usize, keys: &Range<usize>) -> usize {
+        let Some(d) = self.call.causal else { return keys.len() };
+        (self.place(row).i + d + 1 - keys.start as isize).clamp(0, keys.len() as isize).unsigned_abs()
+    }
+
+    /// How many keys of a block any row attends to.
+    pub(super) fn seen(&self, keys: &Range<usize>) -> usize {
+        if self.call.causal.is_none() {
+            return keys.len();
+        }
+        (0..self.rows.len()).map(|row| self.limit(row, keys)).max().unwrap_or(0)
+    }
 
     /// Offset of a key of this head.
-    fn kv(&self, s: &[isize; 4], key: usize) -> isize {
+    pub(super) fn kv(&self, s: &[isize; 4], key: usize) -> isize {
         self.b * s[0] + self.kv_head * s[1] + key as isize * s[2]
     }
 
     /// Masks one row of scores, turns it into weights and updates the row's running values.
-    unsafe fn softmax_row(&self, row: usize, keys: &Range<usize>, seen: usize) {
+    pub(super) unsafe fn softmax_row(&self, row: usize, keys: &Range<usize>, seen: usize) {
         let p = self.place(row);
         let at = |s: &[isize; 4]| p.b * s[0] + p.h * s[1] + p.i * s[2] + keys.start as isize * s[3];
         // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given; the row lies in the
@@ -259,7 +262,7 @@ impl Work<'_> {
     }
 
     /// Divides by the sums and stores the rows at O's strides.
-    unsafe fn store(&self) {
+    pub(super) unsafe fn store(&self) {
         let (call, s) = (self.call, &self.call.o_strides);
         for row in 0..self.rows.len() {
             let p = self.place(row);

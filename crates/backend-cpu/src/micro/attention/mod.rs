@@ -6,6 +6,8 @@ mod backward_double;
 mod block;
 mod double;
 mod softmax;
+#[cfg(target_arch = "x86_64")]
+mod tiles;
 mod weights;
 
 use super::kernel::{panel_width, tile_rows};
@@ -18,6 +20,8 @@ pub use backward::{AttentionBackward, RowValues, Tensor4, attention_backward};
 pub use backward_double::{AttentionBackwardF64, attention_backward_f64};
 pub use double::{AttentionF64, MaskF64, attention_f64};
 use softmax::RowMask;
+#[cfg(target_arch = "x86_64")]
+pub use tiles::attention_bf16;
 
 /// Keys in a block: the scores of 70 rows are then 140 KiB, next to the block's K and V in the second-level cache.
 const KEYS: usize = 512;
@@ -60,7 +64,7 @@ pub enum Mask {
 /// `O[b, h, i, :] = softmax_j(scale * Q[b, h, i, :] . K[b, g, j, :] + mask[b, h, i, j]) V[b, g, j, :]` with
 /// `g = h / (q_heads / kv_heads)`. All strides are of `[B, H, L, D]` in elements, any sign.
 #[derive(Debug, Clone, Copy)]
-pub struct Attention {
+pub struct Attention<T = f32> {
     /// Instruction set; [`Isa::best`] but in tests.
     pub isa: Isa,
     /// B
@@ -78,15 +82,15 @@ pub struct Attention {
     /// D of V and O.
     pub v_dim: usize,
     /// `[B, Hq, Lq, D]`
-    pub q: *const f32,
+    pub q: *const T,
     /// Strides of Q.
     pub q_strides: [isize; 4],
     /// `[B, Hkv, Lk, D]`
-    pub k: *const f32,
+    pub k: *const T,
     /// Strides of K.
     pub k_strides: [isize; 4],
     /// `[B, Hkv, Lk, Dv]`
-    pub v: *const f32,
+    pub v: *const T,
     /// Strides of V.
     pub v_strides: [isize; 4],
     /// `[B, Hq, Lq, Dv]`
@@ -106,9 +110,9 @@ pub struct Attention {
 }
 
 // SAFETY: the pointers are used only under the promises of `attention`: good from any thread.
-unsafe impl Send for Attention {}
+unsafe impl<T> Send for Attention<T> {}
 // SAFETY: the pointers are used only under the promises of `attention`: good from any thread.
-unsafe impl Sync for Attention {}
+unsafe impl<T> Sync for Attention<T> {}
 
 /// Computes fused attention.
 ///
@@ -153,7 +157,7 @@ impl Mask {
     }
 }
 
-impl Attention {
+impl<T> Attention<T> {
     /// Query heads for each key/value head.
     fn group(&self) -> usize {
         self.q_heads / self.kv_heads

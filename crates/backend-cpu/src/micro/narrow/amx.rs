@@ -11,9 +11,10 @@ use std::arch::x86_64::{__cpuid, __cpuid_count, _MM_HINT_T1, _mm_prefetch, _xget
 use std::ops::Range;
 use std::sync::OnceLock;
 
+use super::Narrow;
 use super::dot::{self, BLOCK, PANEL};
+use super::pack::Panels;
 use super::product::Laid;
-use super::{Narrow, NarrowWeights};
 use crate::micro::driver::part;
 
 /// Rows of a tile.
@@ -22,7 +23,7 @@ const ROWS: usize = dot::TILE_ROWS;
 const PIECES: usize = 16;
 
 /// Whether this processor has tiles and instructions for both kinds of numbers, and the system lets the process use them.
-pub(super) fn permitted() -> bool {
+pub(in crate::micro) fn permitted() -> bool {
     static PERMITTED: OnceLock<bool> = OnceLock::new();
     *PERMITTED.get_or_init(|| has_instructions() && saves_tiles() && ask())
 }
@@ -62,16 +63,17 @@ fn ask() -> bool {
 }
 
 /// Rows of A times panels of B.
-pub(super) struct Product<'a> {
-    pub(super) a: &'a Laid<'a>,
-    pub(super) b: &'a NarrowWeights,
-    pub(super) group: usize,
+pub(in crate::micro) struct Product<'a> {
+    pub(in crate::micro) a: &'a Laid<'a>,
+    pub(in crate::micro) b: Panels,
     /// They begin with a block of panels.
-    pub(super) panels: Range<usize>,
+    pub(in crate::micro) panels: Range<usize>,
     /// Where sums go, with room for the rows of each line up to a multiple of [`ROWS`].
-    pub(super) c: *mut u32,
+    pub(in crate::micro) c: *mut u32,
     /// Sums from row to row.
-    pub(super) ldc: usize,
+    pub(in crate::micro) ldc: usize,
+    /// Adds to what is there; rows are then a multiple of [`ROWS`], or fewer.
+    pub(in crate::micro) adds: bool,
 }
 
 /// Lines of B that are fetched into the second-level cache.
@@ -120,16 +122,19 @@ impl Product<'_> {
     ///
     /// # Safety
     /// [`permitted`]; pointers cover the sizes, and rows of A are whole pieces.
-    pub(super) unsafe fn run(&self) {
+    pub(in crate::micro) unsafe fn run(&self) {
         if self.a.count == 0 {
             return;
         }
-        let pieces = self.b.steps().div_ceil(self.groups());
+        let pieces = self.b.steps.div_ceil(self.groups());
         let parts = pieces.div_ceil(PIECES);
         // SAFETY: the caller's promise.
         unsafe {
             if pieces == 0 {
-                return self.nothing();
+                if !self.adds {
+                    self.nothing();
+                }
+                return;
             }
             configure(self.a.count.min(ROWS), self.a.piece);
             for i in 0..parts {
@@ -174,14 +179,14 @@ impl Product<'_> {
     /// What to fetch while a block of panels is multiplied: the same pieces of the next one; behind the last one those that follow of the first,
     /// or the first ones of what another call multiplies. In a network weights are never in a cache, and reading a tile waits for sixteen lines.
     fn ahead(&self, next: usize, pieces: &Range<usize>) -> Ahead {
-        let (panel, from) = match pieces.end * self.groups() < self.b.steps() {
+        let (panel, from) = match pieces.end * self.groups() < self.b.steps {
             _ if next < self.panels.end => (next, pieces.start),
             true => (self.panels.start, pieces.end),
-            false if next < self.b.n().div_ceil(PANEL) => (next, 0),
+            false if next < self.b.count => (next, 0),
             false => return NOTHING,
         };
         let turns = 2 * self.a.lines * self.a.count.div_ceil(2 * ROWS);
-        let at = self.b.panel(self.group, panel).wrapping_add(from * self.groups() * self.b.step(panel));
+        let at = self.b.panel(panel).wrapping_add(from * self.groups() * self.b.step(panel));
         Ahead { at, lines: (self.groups() * BLOCK).div_ceil(turns) }
     }
 
@@ -199,8 +204,8 @@ impl Product<'_> {
         let step = self.b.step(panel);
         let c_stride = self.ldc * size_of::<u32>();
         let begun = [c(row), c(row + ROWS)];
-        let (first, first_stride) = match self.b.first(self.group, panel) {
-            _ if pieces.start > 0 => (begun.map(<*mut u32>::cast_const), c_stride),
+        let (first, first_stride) = match self.b.first(panel) {
+            _ if self.adds || pieces.start > 0 => (begun.map(<*mut u32>::cast_const), c_stride),
             // The same numbers for each row.
             first if first.is_null() => ([ZEROS.0.as_ptr(); 2], 0),
             first => ([first; 2], 0),
@@ -208,7 +213,7 @@ impl Product<'_> {
         Square {
             a: [a(row), a(row + ROWS)],
             stride: self.a.stride,
-            b: self.b.panel(self.group, panel).wrapping_add(pieces.start * self.groups() * step),
+            b: self.b.panel(panel).wrapping_add(pieces.start * self.groups() * step),
             step,
             first,
             first_stride,
@@ -240,7 +245,7 @@ impl Product<'_> {
     /// Sums of nothing.
     unsafe fn nothing(&self) {
         for (i, panel) in self.panels.clone().enumerate() {
-            let first = self.b.first(self.group, panel);
+            let first = self.b.first(panel);
             let first = if first.is_null() { ZEROS.0.as_ptr() } else { first };
             for row in 0..self.a.lines * self.pitch() {
                 let to = self.c.wrapping_add(row * self.ldc + i * PANEL);

@@ -4,16 +4,16 @@ use super::Narrow;
 use crate::micro::Isa;
 
 /// Columns of a panel.
-pub(super) const PANEL: usize = 16;
+pub(in crate::micro) const PANEL: usize = 16;
 /// Panels of a block: their groups take turns in memory, so that a tile of them reads one stream.
-pub(super) const BLOCK: usize = 4;
+pub(in crate::micro) const BLOCK: usize = 4;
 /// Bytes of one group of a panel: four for each column.
-pub(super) const GROUP: usize = 4 * PANEL;
+pub(in crate::micro) const GROUP: usize = 4 * PANEL;
 
 /// Groups of k to whose multiples panels are filled up with zeros, so that each tile of B is whole: those of a tile.
-pub(super) const PIECE: usize = 16;
+pub(in crate::micro) const PIECE: usize = 16;
 /// Rows of a tile of A.
-pub(super) const TILE_ROWS: usize = 16;
+pub(in crate::micro) const TILE_ROWS: usize = 16;
 
 /// One implementation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

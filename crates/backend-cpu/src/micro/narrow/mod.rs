@@ -22,8 +22,16 @@ mod windows;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+#[cfg(target_arch = "x86_64")]
+pub(super) use amx::{Product as Tiles, permitted as has_tiles};
 pub use conv::NarrowConv;
+#[cfg(target_arch = "x86_64")]
+pub(super) use dot::{BLOCK, GROUP, PANEL, PIECE, TILE_ROWS};
 pub use pack::NarrowWeights;
+#[cfg(target_arch = "x86_64")]
+pub(super) use pack::Panels;
+#[cfg(target_arch = "x86_64")]
+pub(super) use product::Laid;
 pub use product::{NarrowMatmul, matmul};
 
 use super::{Isa, MicroError};

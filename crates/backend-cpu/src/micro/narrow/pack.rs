@@ -19,6 +19,45 @@ pub struct NarrowWeights {
     buf: AlignedBuf,
 }
 
+/// The panels of one matrix in memory.
+#[derive(Clone, Copy)]
+pub(in crate::micro) struct Panels {
+    pub(in crate::micro) numbers: Narrow,
+    /// The first group of the first panel.
+    pub(in crate::micro) ptr: *const u8,
+    /// What each column's sum begins with; null is 0.
+    pub(in crate::micro) first: *const u32,
+    pub(in crate::micro) count: usize,
+    /// Groups of four bytes of k.
+    pub(in crate::micro) steps: usize,
+    /// Groups that a panel has memory for.
+    pub(in crate::micro) stored: usize,
+}
+
+impl Panels {
+    /// Panels of the block of a panel, and its number among them.
+    fn block(&self, panel: usize) -> (usize, usize) {
+        let first = panel / BLOCK * BLOCK;
+        ((self.count - first).min(BLOCK), panel - first)
+    }
+
+    /// Bytes between the groups of a panel.
+    pub(super) fn step(&self, panel: usize) -> usize {
+        self.block(panel).0 * GROUP
+    }
+
+    /// The first group of four bytes of a panel.
+    pub(super) fn panel(&self, panel: usize) -> *const u8 {
+        let (_, within) = self.block(panel);
+        self.ptr.wrapping_add((panel - within) * self.stored * GROUP + within * GROUP)
+    }
+
+    /// What the sums of a panel's columns begin with; null for floats.
+    pub(super) fn first(&self, panel: usize) -> *const u32 {
+        if self.first.is_null() { self.first } else { self.first.wrapping_add(panel * PANEL) }
+    }
+}
+
 /// The layout of weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
@@ -179,18 +218,27 @@ impl NarrowWeights {
         }
     }
 
-    /// Panels of the block of a panel, and its number among them.
-    fn block(&self, panel: usize) -> (usize, usize) {
-        if self.form == Form::Depthwise {
-            return (1, 0);
+    /// The panels of one group; those of the depthwise form do not take turns in memory.
+    pub(super) fn of_group(&self, group: usize) -> Panels {
+        let (ptr, each) = (self.buf.ptr().cast::<u8>(), self.panels() * self.stored());
+        let first = self.groups * each * PANEL + group * self.panels() * PANEL;
+        let floats = self.numbers == Narrow::Bf16;
+        Panels {
+            numbers: self.numbers,
+            ptr: ptr.wrapping_add(group * each * GROUP),
+            first: if floats { std::ptr::null() } else { self.buf.ptr().cast::<u32>().wrapping_add(first) },
+            count: self.panels(),
+            steps: self.steps(),
+            stored: self.stored(),
         }
-        let first = panel / BLOCK * BLOCK;
-        ((self.panels() - first).min(BLOCK), panel - first)
     }
 
     /// Bytes between the groups of a panel.
     pub(super) fn step(&self, panel: usize) -> usize {
-        self.block(panel).0 * GROUP
+        match self.form {
+            Form::Depthwise => GROUP,
+            _ => self.of_group(0).step(panel),
+        }
     }
 
     /// Steps that a panel has memory for: whole pieces, filled up with zeros.
@@ -207,19 +255,16 @@ impl NarrowWeights {
 
     /// The first group of four bytes of a panel.
     pub(super) fn panel(&self, group: usize, panel: usize) -> *const u8 {
-        let (_, within) = self.block(panel);
-        let at = (group * self.panels() + panel - within) * self.stored() * GROUP + within * GROUP;
-        self.buf.ptr().cast::<u8>().wrapping_add(at)
+        let panels = self.of_group(group);
+        match self.form {
+            Form::Depthwise => panels.ptr.wrapping_add(panel * self.stored() * GROUP),
+            _ => panels.panel(panel),
+        }
     }
 
     /// What the sums of a panel's columns begin with; null for floats.
     pub(super) fn first(&self, group: usize, panel: usize) -> *const u32 {
-        if self.numbers == Narrow::Bf16 {
-            return std::ptr::null();
-        }
-        let at =
-            self.groups * self.panels() * self.stored() * PANEL + (group * self.panels() + panel) * PANEL;
-        self.buf.ptr().cast::<u32>().wrapping_add(at)
+        self.of_group(group).first(panel)
     }
 
     /// Fills one panel; `shift` is subtracted from each number of A.

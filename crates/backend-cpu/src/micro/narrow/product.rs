@@ -135,22 +135,22 @@ pub(super) struct Job {
 }
 
 /// Rows of A that tiles read, in memory.
-pub(super) struct Laid<'a> {
-    pub(super) first: *const u8,
+pub(in crate::micro) struct Laid<'a> {
+    pub(in crate::micro) first: *const u8,
     /// Bytes from row to row.
-    pub(super) stride: isize,
+    pub(in crate::micro) stride: isize,
     /// Rows of a line.
-    pub(super) count: usize,
+    pub(in crate::micro) count: usize,
     /// Lines that are multiplied, one after another.
-    pub(super) lines: usize,
+    pub(in crate::micro) lines: usize,
     /// Bytes from line to line.
-    pub(super) line_step: usize,
+    pub(in crate::micro) line_step: usize,
     /// Rows of sums from one call of the hook to the next, and how many of them are the product's.
-    pub(super) hook: [usize; 2],
+    pub(in crate::micro) hook: [usize; 2],
     /// Where the pieces of a row are: so many side by side from each of these distances (in bytes) on.
-    pub(super) runs: (&'a [usize], usize),
+    pub(in crate::micro) runs: (&'a [usize], usize),
     /// Bytes of a piece.
-    pub(super) piece: usize,
+    pub(in crate::micro) piece: usize,
 }
 
 /// Rows of A that stay together.
@@ -203,7 +203,10 @@ impl Grid {
                 + units_of_task * units.bytes / if units.copied { 4 } else { 16 };
             (product + read) * (count * rows * panels).div_ceil(threads)
         };
-        let most = (TILED_ROWS / units.rows).min(TILED_A / units.bytes.max(1)).max(1);
+        // Where all of B stays in the cache, so few rows that sums of all columns do, too: the hook is handed whole rows.
+        let small = pieces * b.n() * 4 * PIECE <= TILED_A;
+        let rows = if small { (TILED_C / (4 * b.n())).clamp(4 * TILE_ROWS, TILED_ROWS) } else { TILED_ROWS };
+        let most = (rows / units.rows).min(TILED_A / units.bytes.max(1)).max(1);
         let mut best = Grid { rows: units.count.div_ceil(most), panels: 1 };
         let (mut rows, mut least) = (best.rows, usize::MAX);
         loop {
@@ -378,8 +381,8 @@ impl Block<'_> {
         unsafe {
             #[cfg(target_arch = "x86_64")]
             if self.b.unit == Unit::Tiles {
-                let (b, group, panels) = (self.b, self.job.group, panels.clone());
-                return amx::Product { a: laid, b, group, panels, c, ldc }.run();
+                let (b, panels) = (self.b.of_group(self.job.group), panels.clone());
+                return amx::Product { a: laid, b, panels, c, ldc, adds: false }.run();
             }
             if !self.b.unit.widens() {
                 return self.tiles(panels, a, stride, c, ldc);

@@ -1,5 +1,7 @@
 //! Fused attention against softmax written out in f64.
 
+#[cfg(target_arch = "x86_64")]
+use super::super::attention_bf16;
 use super::super::{Attention, EmptyRow, Mask, attention};
 use super::*;
 
@@ -169,6 +171,89 @@ fn attention_matches_f64() {
     for isa in isas() {
         for case in cases {
             check(isa, case);
+        }
+    }
+}
+
+/// Numbers rounded to `bf16`, and what they are in `f32`.
+#[cfg(target_arch = "x86_64")]
+fn rounded(x: &mut Vec<f32>) -> Vec<half::bf16> {
+    let narrow: Vec<_> = x.iter().map(|x| half::bf16::from_f32(*x)).collect();
+    *x = narrow.iter().map(|x| x.to_f32()).collect();
+    narrow
+}
+
+/// On processors without tiles the instructions are computed in plain Rust.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn attention_of_bf16_by_tiles_matches_f64() {
+    let base = Case { batch: 1, heads: [2, 2], len: [5, 7], dim: [16, 16], causal: None, mask: 0, layout: 0 };
+    let cases = [
+        base,
+        Case { batch: 2, heads: [4, 2], len: [17, 33], dim: [14, 9], mask: 1, layout: 1, ..base },
+        Case { heads: [6, 1], len: [3, 65], dim: [34, 40], mask: 2, batch: 3, ..base },
+        Case { len: [130, 130], dim: [64, 64], causal: Some(0), layout: 1, ..base },
+        Case { len: [31, 64], dim: [64, 80], causal: Some(33), mask: 3, ..base },
+        Case { len: [7, 3], causal: Some(-2), ..base },
+        Case { len: [40, 1100], dim: [8, 8], causal: Some(900), ..base },
+        Case { batch: 2, heads: [8, 2], len: [1, 600], dim: [64, 64], layout: 1, ..base },
+    ];
+    if !Isa::Avx512.detected() {
+        return;
+    }
+    for c in cases {
+        let mut d = data(&c);
+        let (q, k, v) = (rounded(&mut d.q), rounded(&mut d.k), rounded(&mut d.v));
+        let [lq, lk] = c.len;
+        let qs = strides(c.layout, c.heads[0], lq, c.dim[0]);
+        let ks = strides(c.layout, c.heads[1], lk, c.dim[0]);
+        let vs = strides(c.layout, c.heads[1], lk, c.dim[1]);
+        let os = strides(c.layout, c.heads[0], lq, c.dim[1]);
+        let mask = match c.mask {
+            0 => Mask::None,
+            2 => Mask::Boolean { ptr: d.seen.as_ptr(), strides: d.mask_strides },
+            _ => Mask::Additive { ptr: d.add.as_ptr(), strides: d.mask_strides },
+        };
+        let mut o = vec![9.0f32; c.batch * c.heads[0] * lq * c.dim[1]];
+        let call = Attention {
+            isa: Isa::Avx512,
+            batch: c.batch,
+            q_heads: c.heads[0],
+            kv_heads: c.heads[1],
+            q_len: lq,
+            kv_len: lk,
+            head_dim: c.dim[0],
+            v_dim: c.dim[1],
+            q: q.as_ptr(),
+            q_strides: qs,
+            k: k.as_ptr(),
+            k_strides: ks,
+            v: v.as_ptr(),
+            v_strides: vs,
+            o: o.as_mut_ptr(),
+            o_strides: os,
+            sums: None,
+            scale: 1.0 / (c.dim[0] as f32).sqrt(),
+            mask,
+            causal: c.causal,
+            empty_row: EmptyRow::Zero,
+        };
+        // Pairs of K are words of memory where it begins at one.
+        let words = k.as_ptr().addr().is_multiple_of(4);
+        // SAFETY: the buffers are as large as the strides say.
+        assert_eq!(unsafe { attention_bf16(&call) }, Ok(words), "{c:?}");
+        if !words {
+            continue;
+        }
+        let at_row = |b: usize, h: usize, i: usize| reference(&c, &d, &[qs, ks, vs], [b, h, i]);
+        for (b, h, i) in
+            (0..c.batch * c.heads[0] * lq).map(|r| (r / lq / c.heads[0], r / lq % c.heads[0], r % lq))
+        {
+            for (x, want) in at_row(b, h, i).into_iter().enumerate() {
+                let got = f64::from(o[at(&os, [b, h, i, x])]);
+                // Each weight is off by 2^-9 of itself, and |v| is at most 1; sums in f32 are far below that.
+                assert!((got - want).abs() <= 1.0 / 256.0, "{c:?} ({b}, {h}, {i}, {x}): {got} for {want}");
+            }
         }
     }
 }
