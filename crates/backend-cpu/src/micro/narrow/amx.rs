@@ -19,8 +19,9 @@ use crate::micro::driver::part;
 
 /// Rows of a tile.
 const ROWS: usize = dot::TILE_ROWS;
-/// Most pieces of k between loading and storing sums: as much of two panels stays in the first-level cache while all rows are multiplied.
-const PIECES: usize = 16;
+/// Most pieces of k between loading and storing sums. Fewer would leave more of two panels in the first-level cache while all rows are multiplied, but
+/// storing sums takes longer than that gains.
+const PIECES: usize = 40;
 
 /// Whether this processor has tiles and instructions for both kinds of numbers, and the system lets the process use them.
 pub(in crate::micro) fn permitted() -> bool {

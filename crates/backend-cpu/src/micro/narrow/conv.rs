@@ -35,7 +35,7 @@ impl NarrowConv {
         input: Strides5,
         zero: i32,
     ) -> Result<NarrowConv, MicroError> {
-        super::unit(numbers, Form::Panels, isa)?;
+        super::unit((numbers, isa), Form::Panels, usize::MAX)?;
         Ok(NarrowConv { isa, numbers, shape, out: shape.output()?, input, zero })
     }
 
@@ -59,7 +59,7 @@ impl NarrowConv {
     /// # Errors
     /// None after [`NarrowConv::new`].
     pub unsafe fn pack(&self, ptr: *const u8, strides: [isize; 5]) -> Result<NarrowWeights, MicroError> {
-        let tiles = super::unit(self.numbers, Form::Panels, self.isa)?.piece() > 1;
+        let tiles = super::unit((self.numbers, self.isa), Form::Panels, usize::MAX)?.piece() > 1;
         // SAFETY: the caller's promise.
         unsafe { self.pack_for(ptr, strides, tiles) }
     }

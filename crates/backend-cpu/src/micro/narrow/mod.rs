@@ -80,11 +80,13 @@ pub fn bf16_pays(isa: Isa) -> bool {
     }
 }
 
-/// The instructions that multiply these numbers.
-fn unit(numbers: Narrow, form: Form, isa: Isa) -> Result<Unit, MicroError> {
+/// The instructions that multiply these numbers along `k` of them.
+fn unit((numbers, isa): (Narrow, Isa), form: Form, k: usize) -> Result<Unit, MicroError> {
     isa.require()?;
     let missing = MicroError::Unsupported("products of bf16 without instructions for them");
     let unit = match form {
+        // Rows of A shorter than a piece would be copied, and most of a tile be empty; where vectors are slow that is quicker still.
+        Form::Panels if numbers != Narrow::Bf16 && k < 4 * dot::PIECE => Unit::of_vectors(numbers, isa),
         Form::Panels => Unit::of(numbers, isa),
         Form::Depthwise => Unit::of_vectors(numbers, isa),
         // Tests compute what the instructions would on any processor.

@@ -106,7 +106,7 @@ impl NarrowWeights {
         element: Element<'_>,
         zero: i32,
     ) -> Result<NarrowWeights, MicroError> {
-        let unit = unit(numbers, form, isa)?;
+        let unit = unit((numbers, isa), form, k)?;
         let mut packed = NarrowWeights { numbers, unit, form, groups, k, n, buf: AlignedBuf::new(0) };
         packed.buf = AlignedBuf::zeroed(packed.words());
         let (shift, panels) = (zero + i32::from(numbers.bias()), packed.panels());
@@ -131,7 +131,8 @@ impl NarrowWeights {
             8 => (Narrow::Bf16, Form::Windows),
             _ => return None,
         };
-        let packed = NarrowWeights { numbers, unit: unit(numbers, form, isa).ok()?, form, groups, k, n, buf };
+        let packed =
+            NarrowWeights { numbers, unit: unit((numbers, isa), form, k).ok()?, form, groups, k, n, buf };
         (packed.buf.len() == packed.words()).then_some(packed)
     }
 
