@@ -20,6 +20,8 @@ use super::operand::{Ready, single};
 use super::packs::Packed;
 use super::template::{View, flattens, is_constant, sums_place};
 use super::{Buffers, Call, ExecError};
+#[cfg(target_arch = "x86_64")]
+use crate::micro::narrow;
 use crate::micro::{self, BatchDim, COut, Isa, MatRef, PackedB};
 use crate::vir::lower_kernel;
 use kernel_ir::runtime::Sizes;
@@ -220,6 +222,16 @@ impl StagedOp {
     }
 
     fn matmul_f32(&self, call: &Call<'_>, flat: bool, c: *mut f32) -> Result<(), ExecError> {
+        #[cfg(target_arch = "x86_64")]
+        if self.operands.iter().all(|(_, dtype)| *dtype == DType::BF16) {
+            let (a, b) = (self.plain::<bf16>(call, 0)?, self.plain::<bf16>(call, 1)?);
+            let g = product(&a, &b, flat);
+            let (a, b, batch) = ((a.ptr, g.a), (b.ptr, g.b), &g.batch[..]);
+            // SAFETY: operands lie inside of their buffers; the result has memory of its own.
+            if unsafe { narrow::Bf16Product { m: g.m, n: g.n, k: g.k, a, b, c, batch }.run() } {
+                return Ok(());
+            }
+        }
         let (a, b) = (self.single(call.buffers, call.sizes, 0)?, self.single(call.buffers, call.sizes, 1)?);
         let g = product(&a, &b, flat);
         // SAFETY: operands lie inside of their buffers or are copies; the result has memory of its own.

@@ -10,9 +10,9 @@ use half::slice::HalfFloatSliceExt;
 use super::block::Work;
 use super::{Attention, KEYS, check_heads, softmax};
 use crate::micro::driver::{odd_lines, part};
-use crate::micro::narrow::{BLOCK, GROUP, Laid, Narrow, PANEL, PIECE, Panels, TILE_ROWS, Tiles, has_tiles};
-use crate::micro::pack::pack_panel;
-use crate::micro::transpose::Source;
+use crate::micro::narrow::{
+    BLOCK, GROUP, Laid, Narrow, PANEL, PIECE, Pairs, Panels, TILE_ROWS, Tiles, has_tiles,
+};
 use crate::micro::{Isa, MicroError, scratch, team};
 
 /// Rows of tiles in a block of rows.
@@ -33,7 +33,7 @@ pub unsafe fn attention_bf16(call: &Attention<bf16>) -> Result<bool, MicroError>
     call.isa.require()?;
     check_heads(call.q_heads, call.kv_heads)?;
     // Tests compute what the instructions would on any processor.
-    let ready = cfg!(test) || (Isa::tiles() && has_tiles());
+    let ready = cfg!(test) || has_tiles();
     if !ready || call.isa != Isa::Avx512 || !call.in_pairs() {
         return Ok(false);
     }
@@ -110,57 +110,16 @@ impl Attention<bf16> {
         let from = |ptr: *const bf16, s: &[isize; 4]| {
             ptr.wrapping_offset(b * s[0] + h * s[1] + keys.start as isize * s[2])
         };
+        let (k, v) = (from(self.k, &self.k_strides), from(self.v, &self.v_strides));
+        let k = Pairs { ptr: k, strides: [1, self.k_strides[2]], k: self.head_dim, n: keys.len() };
+        let v = Pairs { ptr: v, strides: [self.v_strides[2], 1], k: keys.len(), n: self.v_dim };
         // SAFETY: the caller's promise; panels lie inside of the block.
         unsafe {
-            let k = from(self.k, &self.k_strides).cast::<f32>();
-            self.pack_keys(Source { ptr: k, row: 1, col: self.k_strides[2] / 2 }, keys.len(), to, &shape);
-            self.pack_values(from(self.v, &self.v_strides), keys.len(), to.add(shape.k_bytes), &shape);
-        }
-    }
-
-    /// Pairs of the elements of K, which are words, by keys.
-    unsafe fn pack_keys(&self, pairs: Source, keys: usize, to: *mut u8, shape: &Shape) {
-        let wide = BLOCK * PANEL;
-        for j in (0..keys).step_by(wide) {
-            let columns = (keys - j).min(wide);
-            let (groups, width) = (self.head_dim / 2, columns.next_multiple_of(PANEL));
-            let to = to.wrapping_add(j * 4 * shape.k_groups).cast::<f32>();
-            // SAFETY: the block of panels lies inside of `to`.
-            unsafe {
-                pack_panel(pairs.at(0, j), groups, columns, to, width);
-                to.add(groups * width).write_bytes(0, (shape.k_groups - groups) * width);
-            }
-        }
-    }
-
-    /// Pairs of keys, element by element of V.
-    unsafe fn pack_values(&self, from: *const bf16, keys: usize, to: *mut u8, shape: &Shape) {
-        let wide = BLOCK * PANEL;
-        for j in (0..self.v_dim).step_by(wide) {
-            let columns = (self.v_dim - j).min(wide);
-            let width = columns.next_multiple_of(PANEL);
-            let to = to.wrapping_add(j * 4 * shape.v_groups).cast::<[bf16; 2]>();
-            for group in 0..shape.v_groups {
-                let values = |key: usize| {
-                    let row = from.wrapping_offset(key as isize * self.v_strides[2] + j as isize);
-                    // SAFETY: the key exists, and its row has this many elements.
-                    unsafe { std::slice::from_raw_parts(row, columns) }
-                };
-                // SAFETY: the group has room for a block of panels; all bits are numbers.
-                let to = unsafe { std::slice::from_raw_parts_mut(to.add(group * width), width) };
-                match keys.saturating_sub(2 * group) {
-                    0 => to.fill([bf16::ZERO; 2]),
-                    1 => {
-                        to[columns..].fill([bf16::ZERO; 2]);
-                        to.iter_mut().zip(values(2 * group)).for_each(|(to, low)| *to = [*low, bf16::ZERO]);
-                    }
-                    _ => {
-                        to[columns..].fill([bf16::ZERO; 2]);
-                        let pairs = values(2 * group).iter().zip(values(2 * group + 1));
-                        to.iter_mut().zip(pairs).for_each(|(to, (low, high))| *to = [*low, *high]);
-                    }
-                }
-            }
+            let columns = |n: usize| (0..n).step_by(BLOCK * PANEL);
+            let panels_of_k = panels(to, keys.len(), self.head_dim, shape.k_groups);
+            columns(keys.len()).for_each(|column| k.pack(&panels_of_k, column));
+            let panels_of_v = panels(to.add(shape.k_bytes), self.v_dim, keys.len(), shape.v_groups);
+            columns(self.v_dim).for_each(|column| v.pack(&panels_of_v, column));
         }
     }
 

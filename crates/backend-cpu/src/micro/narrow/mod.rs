@@ -13,6 +13,8 @@
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
+#[cfg(target_arch = "x86_64")]
+mod both;
 mod conv;
 mod depthwise;
 mod dot;
@@ -23,7 +25,11 @@ mod windows;
 mod x86;
 
 #[cfg(target_arch = "x86_64")]
-pub(super) use amx::{Product as Tiles, permitted as has_tiles};
+pub(super) use amx::Product as Tiles;
+#[cfg(target_arch = "x86_64")]
+pub use both::Bf16Product;
+#[cfg(target_arch = "x86_64")]
+pub(super) use both::Pairs;
 pub use conv::NarrowConv;
 #[cfg(target_arch = "x86_64")]
 pub(super) use dot::{BLOCK, GROUP, PANEL, PIECE, TILE_ROWS};
@@ -67,6 +73,11 @@ impl Narrow {
     pub fn is_fast(self, isa: Isa) -> bool {
         Unit::of(self, isa).is_some()
     }
+}
+
+/// Whether products are those of tiles.
+pub fn has_tiles() -> bool {
+    Unit::of(Narrow::U8, Isa::best()).is_some_and(|unit| unit.piece() > 1)
 }
 
 /// Whether this processor multiplies `bf16` at a higher rate than `f32`.

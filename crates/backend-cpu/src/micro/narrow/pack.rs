@@ -117,6 +117,21 @@ impl NarrowWeights {
         Ok(packed)
     }
 
+    /// Values of the memory of packed matrices `[groups, k, n]` of `bf16`.
+    pub(super) fn words_of(sizes: [usize; 3]) -> usize {
+        let empty = AlignedBuf::new(0);
+        NarrowWeights::in_buffer((Narrow::Bf16, Unit::Tiles, Form::Panels), sizes, empty).words()
+    }
+
+    /// Matrices in memory of [`NarrowWeights::words_of`] values, not packed yet.
+    pub(super) fn in_buffer(
+        (numbers, unit, form): (Narrow, Unit, Form),
+        [groups, k, n]: [usize; 3],
+        buf: AlignedBuf,
+    ) -> NarrowWeights {
+        NarrowWeights { numbers, unit, form, groups, k, n, buf }
+    }
+
     /// Restores [`NarrowWeights::as_bytes`]; `None` where the buffer has another size.
     pub(crate) fn of_file(code: u64, isa: Isa, [groups, k, n]: [usize; 3], buf: AlignedBuf) -> Option<Self> {
         let (numbers, form) = match code {

@@ -9,6 +9,7 @@ use super::dot::{self, BLOCK, GROUP, MAX_ROWS, PANEL, PIECE, TILE_ROWS, Tile};
 use super::{Narrow, NarrowWeights, Unit};
 use crate::micro::driver::{odd_lines, part};
 use crate::micro::error::same;
+use crate::micro::transpose::{self, Source};
 use crate::micro::{BatchDim, EpilogueBlock, Hook, MicroError, scratch, team};
 
 /// Bytes of A, and bytes of sums, that a task should have at most: together with a block of B they stay in a 1 MiB cache.
@@ -75,12 +76,12 @@ pub unsafe fn matmul(call: &NarrowMatmul<'_>) -> Result<(), MicroError> {
 }
 
 /// Rows of a strided matrix.
-struct Strided {
-    ptr: *const u8,
+pub(super) struct Strided {
+    pub(super) ptr: *const u8,
     /// In elements.
-    strides: [isize; 2],
-    k: usize,
-    numbers: Narrow,
+    pub(super) strides: [isize; 2],
+    pub(super) k: usize,
+    pub(super) numbers: Narrow,
 }
 
 // SAFETY: the pointer is used under the promises of the unsafe entry points: good from any thread.
@@ -94,6 +95,10 @@ impl Rows for Strided {
     }
     unsafe fn copy(&self, rows: Range<usize>, to: *mut u8, ld: usize) {
         let (size, bias) = (self.numbers.size(), self.numbers.bias());
+        if self.numbers == Narrow::Bf16 && self.strides[0] == 1 && self.strides[1] != 1 {
+            // SAFETY: the caller's promise.
+            return unsafe { self.copy_turned(rows, to, ld) };
+        }
         let [row_stride, step] = self.strides.map(|s| s * size as isize);
         for (i, row) in rows.enumerate() {
             let from = self.ptr.wrapping_offset(row as isize * row_stride);
@@ -120,6 +125,46 @@ impl Rows for Strided {
                 }
             }
         }
+    }
+}
+
+impl Strided {
+    /// The same of numbers of two bytes whose rows are neighbours: pairs of k are joined to words, row by row, and words are turned.
+    unsafe fn copy_turned(&self, rows: Range<usize>, to: *mut u8, ld: usize) {
+        /// Words of a row at a time.
+        const WORDS: usize = 64;
+        let (count, words) = (rows.len(), self.k.div_ceil(2));
+        scratch::with(count * WORDS, |joined| {
+            for start in (0..words).step_by(WORDS) {
+                let some = (words - start).min(WORDS);
+                for word in 0..some {
+                    let k = 2 * (start + word);
+                    let line = |k: usize| {
+                        let from = self.ptr.cast::<u16>().wrapping_add(rows.start);
+                        // SAFETY: the rows' elements at k are readable, by the caller's promise.
+                        unsafe {
+                            std::slice::from_raw_parts(
+                                from.wrapping_offset(k as isize * self.strides[1]),
+                                count,
+                            )
+                        }
+                    };
+                    // SAFETY: the scratch has room for the words of all rows; all bits are numbers.
+                    let to = unsafe {
+                        std::slice::from_raw_parts_mut(joined.cast::<[u16; 2]>().add(word * count), count)
+                    };
+                    if k + 1 < self.k {
+                        let pairs = line(k).iter().zip(line(k + 1));
+                        to.iter_mut().zip(pairs).for_each(|(to, (low, high))| *to = [*low, *high]);
+                    } else {
+                        to.iter_mut().zip(line(k)).for_each(|(to, low)| *to = [*low, 0]);
+                    }
+                }
+                let words = Source { ptr: joined, row: 1, col: count as isize };
+                // SAFETY: rows of the copy have room for whole words, `ld` bytes apart.
+                unsafe { transpose::copy(words, count, some, to.cast::<f32>().add(start), ld / 4) };
+            }
+        });
     }
 }
 

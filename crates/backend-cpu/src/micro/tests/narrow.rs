@@ -232,6 +232,64 @@ fn what_lies_behind_rows_is_not_multiplied() {
     }
 }
 
+/// A product whose operands both change, with contiguous rows (true) or columns of each.
+#[cfg(target_arch = "x86_64")]
+fn changing([entries, m, n, k]: [usize; 4], [a_rows, b_rows]: [bool; 2], shared: bool) {
+    use crate::micro::narrow::Bf16Product;
+    let float = |i: usize, salt: usize| bf16::from_f32((f32::from(at(i, salt)) - 128.0) / 64.0);
+    let a: Vec<bf16> = (0..entries * m * k).map(|i| float(i, 1)).collect();
+    let b: Vec<bf16> = (0..entries * n * k).map(|i| float(i, 2)).collect();
+    let strides = |rows: bool, [r, c]: [usize; 2]| if rows { [c as isize, 1] } else { [1, r as isize] };
+    let (a_strides, b_strides) = (strides(a_rows, [m, k]), strides(b_rows, [k, n]));
+    let b_stride = if shared { 0 } else { (k * n) as isize };
+    let batch =
+        [BatchDim { size: entries, a_stride: (m * k) as isize, b_stride, c_stride: (m * n) as isize }];
+    let mut c = vec![9.0f32; entries * m * n];
+    let call = Bf16Product {
+        m,
+        n,
+        k,
+        a: (a.as_ptr(), a_strides),
+        b: (b.as_ptr(), b_strides),
+        c: c.as_mut_ptr(),
+        batch: &batch,
+    };
+    let words = b_rows || k.is_multiple_of(2) && b.as_ptr().addr().is_multiple_of(4);
+    // SAFETY: the buffers are as large as the sizes say.
+    assert_eq!(unsafe { call.run() }, words, "{entries} {m} {n} {k} {a_rows} {b_rows}");
+    if !words {
+        return;
+    }
+    for (i, got) in c.into_iter().enumerate() {
+        let (entry, row, col) = (i / (m * n), i / n % m, i % n);
+        let term = |t: usize| {
+            let x = (entry * m * k) as isize + row as isize * a_strides[0] + t as isize * a_strides[1];
+            let w = entry as isize * b_stride + t as isize * b_strides[0] + col as isize * b_strides[1];
+            a[x as usize].to_f64() * b[w as usize].to_f64()
+        };
+        let (wanted, size) = (0..k).map(term).fold((0.0, 0.0), |(s, m): (f64, f64), x| (s + x, m + x.abs()));
+        let close = (f64::from(got) - wanted).abs() <= 1e-5 * size + 1e-6;
+        assert!(close, "{entries} {m} {n} {k} {a_rows} {b_rows} {shared}: {got} {wanted} at {i}");
+    }
+}
+
+/// On processors without tiles the instructions are computed in plain Rust.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn products_of_changing_bf16_are_those_of_tiles() {
+    for layout in [[true, true], [true, false], [false, true], [false, false]] {
+        for sizes in
+            [[1, 33, 70, 66], [3, 17, 20, 130], [2, 5, 96, 31], [1, 1, 1, 1], [2, 3, 4, 0], [1, 300, 8, 6]]
+        {
+            changing(sizes, layout, false);
+            changing(sizes, layout, true);
+        }
+    }
+    // More than is packed at once: in parts of columns, and of entries.
+    changing([1, 2, 8500, 520], [true, true], false);
+    changing([5, 2, 3000, 520], [true, false], false);
+}
+
 /// Runs a convolution and compares all sums; `last` has channels last.
 fn convolves(isa: Isa, numbers: Narrow, shape: ConvShape, last: bool, zero: i32) {
     let [d, h, w] = shape.input;
