@@ -254,7 +254,7 @@ fn changing([entries, m, n, k]: [usize; 4], [a_rows, b_rows]: [bool; 2], shared:
         c: c.as_mut_ptr(),
         batch: &batch,
     };
-    let words = b_rows || k.is_multiple_of(2) && b.as_ptr().addr().is_multiple_of(4);
+    let words = b_strides[1] == 1 || k.is_multiple_of(2) && b.as_ptr().addr().is_multiple_of(4);
     // SAFETY: the buffers are as large as the sizes say.
     assert_eq!(unsafe { call.run() }, words, "{entries} {m} {n} {k} {a_rows} {b_rows}");
     if !words {
