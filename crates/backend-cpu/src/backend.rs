@@ -10,7 +10,7 @@ use plugin_sdk::{
 
 use crate::clif::{self, Bytes, JitError, Saved};
 use crate::exec::{Compiled, ExecError, ExecOptions, physical_cores};
-use crate::micro::Isa;
+use crate::micro::{self, Isa};
 
 /// The `cpu` backend.
 pub struct CpuBackend;
@@ -104,10 +104,10 @@ impl Backend for CpuBackend {
         Ok(Box::new(CpuExecutable::new(compiled, request.kernel_ir_bytes()?, threads, folder)))
     }
 
-    /// This build, the instruction set that Cranelift found, and the one that the hand-written kernels use.
+    /// This build, the instruction set that Cranelift found, and what the hand-written kernels use.
     fn artifact_compat(&self, _device: DeviceId) -> Result<Option<String>, PluginError> {
         let set = clif::instruction_set().map_err(ExecError::from)?;
-        Ok(Some(format!("build {} {:?} {set}", env!("FFX_CPU_BUILD"), Isa::best())))
+        Ok(Some(format!("build {} {} {set}", env!("FFX_CPU_BUILD"), micro::variant())))
     }
 
     fn load_artifact(&self, artifact: &Artifact<'_>) -> Result<Box<dyn Executable>, PluginError> {

@@ -29,9 +29,9 @@ use super::Op;
 use super::control::PlannedStep;
 use super::packs::Packed;
 use super::prepare::members;
-use crate::micro::narrow::{self, NarrowWeights};
+use crate::micro::narrow::NarrowWeights;
 use crate::micro::quantized::QuantizedWeights;
-use crate::micro::{AlignedBuf, ConvWeights, Isa, PackedB};
+use crate::micro::{self, AlignedBuf, ConvWeights, Isa, PackedB};
 
 const MAGIC: &[u8; 8] = b"FFXPACK1";
 const HEAD: usize = 56;
@@ -129,8 +129,7 @@ impl BindCache {
             hash.write_u64(seed);
             hash.write_u64(self.program);
             hash.write(env!("FFX_CPU_BUILD").as_bytes());
-            hash.write_u8(Isa::best() as u8);
-            hash.write_u8(u8::from(narrow::has_tiles()));
+            hash.write(micro::variant().as_bytes());
             for ((name, bytes), sum) in constants.iter().zip(&sums) {
                 hash.write(name.as_bytes());
                 hash.write_usize(bytes.len());

@@ -98,3 +98,9 @@ pub use matmul_f64::{MatmulF64, matmul_f64};
 pub use pack::PackedB;
 pub(crate) use scratch::AlignedBuf;
 pub use turned::Lines;
+
+/// All that chooses among the hand-written kernels of a program on this machine: what was compiled or packed for one choice does not fit another.
+pub fn variant() -> String {
+    let isa = Isa::best();
+    format!("{isa:?}, tiles {}, bf16 {}", narrow::has_tiles(), narrow::bf16_pays(isa))
+}

@@ -40,6 +40,8 @@ pub(super) fn sixteen(dtype: DType, kind: &VKind, before: &[VInst]) -> Sixteen {
             Sixteen::of(|d| round_16(d, number).to_bits() == number.to_bits())
         }
         VKind::Load { at, .. } => Sixteen::of(|d| d == at.dtype),
+        // Neither of these rounds.
+        VKind::Cast(v) if dtype == of(v).dtype => of(v).sixteen,
         VKind::Cast(v) if dtype == DType::F32 && Class::of(of(v).dtype) == Class::F32 => of(v).sixteen,
         VKind::Cast(v) => Sixteen::of(|d| d == dtype || of(v).sixteen.has(d) && of(v).sixteen.has(dtype)),
         VKind::Op { op, args } => {

@@ -92,7 +92,7 @@ impl NarrowConv {
                 let sizes = [1, s.taps(), s.out_channels];
                 return NarrowWeights::of(kind, Form::Depthwise, sizes, &depthwise, self.zero);
             }
-            if let Some(channels) = self.filled(windows) {
+            if let Some(channels) = self.filled().filter(|_| windows && Layout::pays(s)) {
                 let zero = [0u8; 2];
                 let none = zero.as_ptr() as usize;
                 let filled = |group: usize, k: usize, n: usize| match k % channels {
@@ -107,11 +107,10 @@ impl NarrowConv {
         }
     }
 
-    /// The channels of a pixel, filled up to four bytes, where tiles read windows with more than there are.
-    fn filled(&self, windows: bool) -> Option<usize> {
+    /// The channels of a pixel, filled up to four bytes, where tiles can read windows with more than there are.
+    fn filled(&self) -> Option<usize> {
         let per_in = self.shape.in_channels / self.shape.groups;
-        let layout =
-            if windows { Layout::of(&self.shape, per_in * self.numbers.size())? } else { return None };
+        let layout = Layout::of(&self.shape, per_in * self.numbers.size())?;
         let channels = layout.data / self.numbers.size();
         (channels > per_in).then_some(channels)
     }
@@ -134,7 +133,7 @@ impl NarrowConv {
         let (n, channels) = match weights.form {
             Form::Depthwise => (s.out_channels, 1),
             Form::Panels => (s.out_channels / s.groups, s.in_channels / s.groups),
-            Form::Windows => (s.out_channels / s.groups, self.filled(true).unwrap_or_default()),
+            Form::Windows => (s.out_channels / s.groups, self.filled().unwrap_or_default()),
         };
         same("packed weights, columns", n, weights.n())?;
         same("packed weights, rows", s.taps() * channels, weights.k())?;
@@ -191,8 +190,8 @@ impl NarrowConv {
                 return depthwise::run(&source, weights, hook);
             }
             let layout = (weights.unit.piece() == PIECE).then(|| Layout::of(s, source.pixel())).flatten();
-            if let Some(layout) = layout.filter(|l| weights.form == Form::Windows || l.data == source.pixel())
-            {
+            let fits = |l: &Layout| l.data == source.pixel() && Layout::pays(s);
+            if let Some(layout) = layout.filter(|l| weights.form == Form::Windows || fits(l)) {
                 return windows::run(&source, &layout, weights, hook);
             }
             let windows: Vec<Windows<'_>> = (0..s.batch * s.groups)

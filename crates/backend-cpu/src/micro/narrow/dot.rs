@@ -140,7 +140,7 @@ impl Unit {
     }
 }
 
-/// Rows of the largest tile.
+/// Rows of the largest tile of vectors.
 pub(super) const MAX_ROWS: usize = 10;
 
 /// A tile: `c[i][j] = first[j] + sum over k of a[i][k] * b[k][j]`, with 32-bit sums.

@@ -118,12 +118,14 @@ impl NarrowWeights {
     }
 
     /// Values of the memory of packed matrices `[groups, k, n]` of `bf16`.
+    #[cfg(target_arch = "x86_64")]
     pub(super) fn words_of(sizes: [usize; 3]) -> usize {
         let empty = AlignedBuf::new(0);
         NarrowWeights::in_buffer((Narrow::Bf16, Unit::Tiles, Form::Panels), sizes, empty).words()
     }
 
     /// Matrices in memory of [`NarrowWeights::words_of`] values, not packed yet.
+    #[cfg(target_arch = "x86_64")]
     pub(super) fn in_buffer(
         (numbers, unit, form): (Narrow, Unit, Form),
         [groups, k, n]: [usize; 3],

@@ -35,13 +35,12 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// That of a convolution of pixels (of one group) of so many bytes, where it is computed here.
+    /// That of a convolution of pixels (of one group) of so many bytes, where it can be computed here. It does not depend on the image's size: weights
+    /// are packed once.
     pub(super) fn of(s: &ConvShape, bytes: usize) -> Option<Layout> {
-        let flat = s.kernel[0] == 1 && s.input[0] == 1 && s.padded()[0] == 1;
-        let width = s.output().ok()?[2];
         let data = bytes.next_multiple_of(4);
         // Filled up channels of several groups would need weights of several layouts.
-        if !flat || s.taps() == 1 || (data != bytes && s.groups > 1) || (s.stride != [1; 3] && width < LINE) {
+        if s.kernel[0] != 1 || s.taps() == 1 || (data != bytes && s.groups > 1) {
             return None;
         }
         if data.is_multiple_of(BYTES) {
@@ -61,6 +60,11 @@ impl Layout {
         (piece >= FEWEST).then_some(Layout { data, pixel: data, piece, each, lines })
     }
 
+    /// Whether lines of the output are long enough for tiles of their own, where they have them.
+    pub(super) fn pays(s: &ConvShape) -> bool {
+        through(s) || s.output().is_ok_and(|out| out[2] >= LINE)
+    }
+
     /// The distance of each run from the first byte of a window.
     fn runs(&self, s: &ConvShape) -> Vec<usize> {
         let [_, kh, kw] = s.kernel;
@@ -71,11 +75,17 @@ impl Layout {
     }
 }
 
-/// The windows of one image and group.
+/// Whether pixels are numbered through all lines.
+fn through(s: &ConvShape) -> bool {
+    s.stride[1..] == [1; 2]
+}
+
+/// The windows of one slice of an image (there is one where it is flat) and group.
 struct Windows<'a> {
     source: &'a Source<'a>,
     layout: &'a Layout,
     image: usize,
+    slice: usize,
     group: usize,
 }
 
@@ -86,17 +96,18 @@ struct Windows<'a> {
 pub(super) unsafe fn run(source: &Source<'_>, layout: &Layout, weights: &NarrowWeights, hook: Hook<'_>) {
     let conv = source.conv;
     let s = &conv.shape;
-    let ([_, lines, width], padded) = (conv.out, s.padded()[2]);
-    let jobs = s.batch * s.groups;
+    let ([slices, lines, width], padded) = (conv.out, s.padded()[2]);
+    let jobs = s.batch * slices * s.groups;
     let work = jobs * lines * width * weights.n() * weights.k() / weights.unit.speed();
-    let rows = if s.stride == [1; 3] { padded } else { width.next_multiple_of(TILE_ROWS) };
+    let rows = if through(s) { padded } else { width.next_multiple_of(TILE_ROWS) };
     let bytes = s.stride[1] * padded * layout.data;
     let units = Units { count: lines, rows, bytes, copied: true };
     let grid = Grid::of_tiles(jobs, &units, weights, team::threads_for(work));
     let each = grid.tasks();
     team::par_for_work(jobs * each, work, &|task| {
         let (job, at) = (task / each, task % each);
-        let windows = Windows { source, layout, image: job / s.groups, group: job % s.groups };
+        let (job, group) = (job / s.groups, job % s.groups);
+        let windows = Windows { source, layout, image: job / slices, slice: job % slices, group };
         let lines = part(lines, grid.rows, at % grid.rows);
         // SAFETY: the caller's promise; blocks are disjoint.
         unsafe { windows.run(lines, grid.panels_of(weights, at / grid.rows), weights, hook) };
@@ -107,13 +118,13 @@ impl Windows<'_> {
     /// Lines of the output by panels.
     unsafe fn run(&self, lines: Range<usize>, panels: Range<usize>, b: &NarrowWeights, hook: Hook<'_>) {
         let (conv, layout) = (self.source.conv, self.layout);
-        let (s, [_, _, width]) = (&conv.shape, conv.out);
+        let (s, [_, all, width]) = (&conv.shape, conv.out);
         let (padded, pixel) = (s.padded()[2], layout.pixel);
         let height = (lines.len() - 1) * s.stride[1] + (s.kernel[1] - 1) * s.dilation[1] + 1;
         let runs = layout.runs(s);
         scratch::with(height * padded * pixel / 4, |copy| {
             let copy = copy.cast::<u8>();
-            let through = s.stride == [1; 3];
+            let through = through(s);
             let laid = Laid {
                 first: copy,
                 stride: (s.stride[2] * pixel) as isize,
@@ -125,7 +136,9 @@ impl Windows<'_> {
                 piece: layout.piece,
             };
             let job = Job { batch: self.image, group: self.group, column: self.group * b.n() };
-            let block = Block { job, b, hook, rows: lines.start * width..lines.end * width, panels };
+            let first = self.slice * all;
+            let rows = (first + lines.start) * width..(first + lines.end) * width;
+            let block = Block { job, b, hook, rows, panels };
             // SAFETY: the caller's promise; the copy has room for the lines that the windows reach.
             unsafe {
                 self.copy(lines.start * s.stride[1], height, copy);
@@ -141,12 +154,13 @@ impl Windows<'_> {
         let (padded, low, inner) = (s.padded()[2], s.pad_lo[2], s.input[2]);
         let bias = conv.numbers.bias();
         let fill = self.source.fill() ^ bias;
+        let slice = (self.slice * s.stride[0]) as isize - s.pad_lo[0] as isize;
         for y in 0..height {
             let to = to.wrapping_add(y * padded * pixel);
             let z = (line + y) as isize - s.pad_lo[1] as isize;
             // SAFETY: the line is inside of the image, and the copy has room for its pixels.
             unsafe {
-                let Some(from) = self.source.line(self.image, 0, z) else {
+                let Some(from) = self.source.line(self.image, slice, z) else {
                     to.write_bytes(fill, padded * pixel);
                     continue;
                 };
@@ -157,9 +171,9 @@ impl Windows<'_> {
                     1 => self.pixels::<u8>(from, inside),
                     _ => self.pixels::<u16>(from.cast(), inside.cast()),
                 }
-                if bias != 0 {
-                    let all = std::slice::from_raw_parts_mut(inside, inner * pixel);
-                    all.iter_mut().for_each(|b| *b ^= bias);
+                for x in 0..if bias != 0 { inner } else { 0 } {
+                    let data = std::slice::from_raw_parts_mut(inside.add(x * pixel), self.layout.data);
+                    data.iter_mut().for_each(|b| *b ^= bias);
                 }
             }
         }

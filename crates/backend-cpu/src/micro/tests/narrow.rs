@@ -346,6 +346,37 @@ fn convolves(isa: Isa, numbers: Narrow, shape: ConvShape, last: bool, zero: i32)
     windows.for_each_unit(isa, check);
 }
 
+/// Images that are smaller than those that weights were packed for.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn weights_of_windows_are_good_for_images_of_any_size() {
+    let shape = |size| ConvShape {
+        stride: [1, 2, 2],
+        pad_lo: [0, 3, 3],
+        pad_hi: [0, 3, 3],
+        ..ConvShape::conv2d(1, 3, size, 8, [7, 7])
+    };
+    let plan = |s: ConvShape| {
+        NarrowConv::new((Isa::best(), Narrow::U8), s, Strides5::channels_last(3, s.input), 7).unwrap()
+    };
+    let (large, small) = (shape([40, 40]), shape([6, 6]));
+    let (weight, input) = (bytes(8 * 3 * 49, 1), bytes(3 * 36, 2));
+    let packed = |s, windows| {
+        // SAFETY: the weight is dense.
+        unsafe { plan(s).pack_for(weight.as_ptr(), [147, 49, 49, 7, 1], windows) }.unwrap()
+    };
+    let sums = |weights: &NarrowWeights| {
+        let results = Results::new([1, 9, 8]);
+        let store = |block: &EpilogueBlock| results.store(block);
+        // SAFETY: the input is dense.
+        unsafe { plan(small).run(input.as_ptr(), weights, Hook::Closure(&store)) }.unwrap();
+        results.all()
+    };
+    if Isa::best() == Isa::Avx512 {
+        assert_eq!(sums(&packed(large, true)), sums(&packed(large, false)));
+    }
+}
+
 #[test]
 fn integer_convolutions_are_exact() {
     let plain = |c, size, o, kernel| ConvShape::conv2d(2, c, size, o, kernel);
@@ -374,6 +405,12 @@ fn integer_convolutions_are_exact() {
         padded(plain(20, [6, 9], 12, [3, 3]), 1),
         ConvShape { dilation: [1, 1, 2], ..padded(plain(28, [6, 9], 12, [3, 3]), 1) },
         padded(plain(64, [7, 33], 20, [3, 3]), 2),
+        ConvShape {
+            input: [3, 5, 20],
+            stride: [2, 1, 1],
+            pad_lo: [1, 1, 1],
+            ..plain(64, [5, 20], 9, [3, 3])
+        },
         ConvShape { input: [4, 5, 6], kernel: [2, 3, 3], pad_lo: [1, 0, 1], ..plain(4, [5, 6], 5, [3, 3]) },
     ];
     for isa in isas() {
