@@ -306,7 +306,7 @@ fn convolves(isa: Isa, numbers: Narrow, shape: ConvShape, last: bool, zero: i32)
     // SAFETY: the weight is dense.
     let gathered = unsafe { plan.pack_for(weight.as_ptr(), wide, false) }.unwrap();
     let pixels = out.iter().product();
-    // SAFETY: as above.
+    // SAFETY: the weight is dense.
     let windows = unsafe { plan.pack_for(weight.as_ptr(), wide, tiles(isa)) }.unwrap();
     let check = |packed: &NarrowWeights| {
         let results = Results::new([shape.batch, pixels, o]);
