@@ -98,6 +98,9 @@ pub(super) unsafe fn run(source: &Source<'_>, layout: &Layout, weights: &NarrowW
     let s = &conv.shape;
     let ([slices, lines, width], padded) = (conv.out, s.padded()[2]);
     let jobs = s.batch * slices * s.groups;
+    if jobs * lines * width * weights.n() == 0 {
+        return;
+    }
     let work = jobs * lines * width * weights.n() * weights.k() / weights.unit.speed();
     let rows = if through(s) { padded } else { width.next_multiple_of(TILE_ROWS) };
     let bytes = s.stride[1] * padded * layout.data;
