@@ -121,6 +121,9 @@ mod tests {
         for isa in Isa::ALL.into_iter().filter(|isa| isa.detected()) {
             assert_eq!(Isa::named(isa.name()), Ok(isa));
         }
+        if Isa::Avx512.detected() {
+            assert_eq!(Isa::named(AMX), Ok(Isa::Avx512));
+        }
         let error = Isa::named("sse9").map_err(|e| e.to_string());
         assert!(error.is_err_and(|e| e.contains("sse9") && e.contains("avx512")));
     }

@@ -60,3 +60,49 @@ pub(super) fn sixteen(dtype: DType, kind: &VKind, before: &[VInst]) -> Sixteen {
         _ => Sixteen::default(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ir_core::Scalar;
+    use kernel_ir::Val;
+
+    use super::*;
+
+    /// The values of a body by their kinds.
+    fn body(kinds: &[(DType, VKind)]) -> Vec<VInst> {
+        let mut all: Vec<VInst> = Vec::new();
+        for (dtype, kind) in kinds {
+            let sixteen = sixteen(*dtype, kind, &all);
+            all.push(VInst { dtype: *dtype, varies: true, sixteen, kind: kind.clone() });
+        }
+        all
+    }
+
+    fn op(op: ScalarOp, args: &[u32]) -> VKind {
+        VKind::Op { op, args: args.iter().map(|v| Val(*v)).collect() }
+    }
+
+    #[test]
+    fn choices_among_numbers_of_a_dtype_are_numbers_of_it_and_sums_are_not() {
+        let number = |x| VKind::Const(Scalar::Float(x));
+        let values = body(&[
+            (DType::F32, VKind::Template),
+            (DType::BF16, VKind::Cast(Val(0))),
+            (DType::F32, VKind::Cast(Val(1))),
+            (DType::F32, number(6.0)),
+            (DType::F32, op(ScalarOp::Min, &[2, 3])),
+            (DType::F32, number(0.1)),
+            (DType::F32, op(ScalarOp::Max, &[4, 5])),
+            (DType::F32, op(ScalarOp::Add, &[2, 3])),
+            (DType::BF16, op(ScalarOp::Add, &[1, 1])),
+            (DType::BF16, VKind::Cast(Val(8))),
+            (DType::F16, VKind::Cast(Val(2))),
+            (DType::F64, VKind::Cast(Val(2))),
+        ]);
+        let bf16: Vec<bool> = values.iter().map(|v| v.sixteen.has(DType::BF16)).collect();
+        let f16: Vec<bool> = values.iter().map(|v| v.sixteen.has(DType::F16)).collect();
+        let (no, yes) = (false, true);
+        assert_eq!(bf16, [no, yes, yes, yes, yes, no, no, no, no, no, no, no]);
+        assert_eq!(f16, [no, no, no, yes, no, no, no, no, no, no, yes, no]);
+    }
+}

@@ -13,7 +13,7 @@ use crate::micro::driver::{odd_lines, part};
 use crate::micro::narrow::{
     BLOCK, GROUP, Laid, Narrow, PANEL, PIECE, Pairs, Panels, TILE_ROWS, Tiles, has_tiles,
 };
-use crate::micro::{Isa, MicroError, scratch, team};
+use crate::micro::{MicroError, scratch, team};
 
 /// Rows of tiles in a block of rows.
 const TILES: usize = 4;
@@ -34,7 +34,7 @@ pub unsafe fn attention_bf16(call: &Attention<bf16>) -> Result<bool, MicroError>
     check_heads(call.q_heads, call.kv_heads)?;
     // Tests compute what the instructions would on any processor.
     let ready = cfg!(test) || has_tiles();
-    if !ready || call.isa != Isa::Avx512 || !call.in_pairs() {
+    if !ready || !call.in_pairs() {
         return Ok(false);
     }
     // SAFETY: the caller's promise.
@@ -56,10 +56,12 @@ struct Shape {
 impl Attention<bf16> {
     /// Whether pairs of a row of K are words of memory, and rows of all operands are contiguous.
     fn in_pairs(&self) -> bool {
-        let even = self.k_strides[..3].iter().all(|s| s % 2 == 0);
         let rows = [&self.q_strides, &self.k_strides, &self.v_strides].into_iter().all(|s| s[3] == 1);
-        let words = self.head_dim.is_multiple_of(2) && even && self.k.addr().is_multiple_of(4);
-        rows && words && self.head_dim > 0 && self.v_dim > 0 && self.kv_len > 0
+        let strides = [1, self.k_strides[2]];
+        // Where keys are neighbours in memory, rows of one element, pairs are no words.
+        let words = strides[1] != 1 && Pairs { ptr: self.k, strides, k: self.head_dim, n: self.kv_len }.fit();
+        let even = self.k_strides[..2].iter().all(|s| s % 2 == 0);
+        rows && words && even && self.head_dim > 0 && self.v_dim > 0 && self.kv_len > 0
     }
 
     fn shape(&self) -> Shape {

@@ -63,47 +63,50 @@ pub(super) fn data(c: &Case) -> Data {
     }
 }
 
+/// A case's call of these operands; the last strides are those of the result.
+fn call<T>(isa: Isa, c: &Case, d: &Data, [q, k, v]: [&[T]; 3], o: &mut [f32]) -> Attention<T> {
+    let [qs, ks, vs, os] = layout(c);
+    Attention {
+        isa,
+        batch: c.batch,
+        q_heads: c.heads[0],
+        kv_heads: c.heads[1],
+        q_len: c.len[0],
+        kv_len: c.len[1],
+        head_dim: c.dim[0],
+        v_dim: c.dim[1],
+        q: q.as_ptr(),
+        q_strides: qs,
+        k: k.as_ptr(),
+        k_strides: ks,
+        v: v.as_ptr(),
+        v_strides: vs,
+        o: o.as_mut_ptr(),
+        o_strides: os,
+        sums: None,
+        scale: 1.0 / (c.dim[0] as f32).sqrt(),
+        mask: match c.mask {
+            0 => Mask::None,
+            2 => Mask::Boolean { ptr: d.seen.as_ptr(), strides: d.mask_strides },
+            _ => Mask::Additive { ptr: d.add.as_ptr(), strides: d.mask_strides },
+        },
+        causal: c.causal,
+        empty_row: EmptyRow::Zero,
+    }
+}
+
+/// Strides of Q, K, V and the result.
+fn layout(c: &Case) -> [[isize; 4]; 4] {
+    let ([h, g], [lq, lk], [d, dv]) = (c.heads, c.len, c.dim);
+    [[h, lq, d], [g, lk, d], [g, lk, dv], [h, lq, dv]].map(|[h, l, d]| strides(c.layout, h, l, d))
+}
+
 fn check(isa: Isa, c: Case) {
     let d = data(&c);
-    let [lq, lk] = c.len;
-    let qs = strides(c.layout, c.heads[0], lq, c.dim[0]);
-    let ks = strides(c.layout, c.heads[1], lk, c.dim[0]);
-    let vs = strides(c.layout, c.heads[1], lk, c.dim[1]);
-    let os = strides(c.layout, c.heads[0], lq, c.dim[1]);
-    let mask = match c.mask {
-        0 => Mask::None,
-        2 => Mask::Boolean { ptr: d.seen.as_ptr(), strides: d.mask_strides },
-        _ => Mask::Additive { ptr: d.add.as_ptr(), strides: d.mask_strides },
-    };
-    let scale = 1.0 / (c.dim[0] as f32).sqrt();
+    let ([lq, lk], [qs, ks, vs, os]) = (c.len, layout(&c));
     let mut o = vec![9.0f32; c.batch * c.heads[0] * lq * c.dim[1]];
     // SAFETY: the buffers are as large as the strides say.
-    unsafe {
-        attention(&Attention {
-            isa,
-            batch: c.batch,
-            q_heads: c.heads[0],
-            kv_heads: c.heads[1],
-            q_len: lq,
-            kv_len: lk,
-            head_dim: c.dim[0],
-            v_dim: c.dim[1],
-            q: d.q.as_ptr(),
-            q_strides: qs,
-            k: d.k.as_ptr(),
-            k_strides: ks,
-            v: d.v.as_ptr(),
-            v_strides: vs,
-            o: o.as_mut_ptr(),
-            o_strides: os,
-            sums: None,
-            scale,
-            mask,
-            causal: c.causal,
-            empty_row: EmptyRow::Zero,
-        })
-        .unwrap();
-    }
+    unsafe { attention(&call(isa, &c, &d, [&d.q, &d.k, &d.v], &mut o)) }.unwrap();
     let layout = [qs, ks, vs];
     for b in 0..c.batch {
         for h in 0..c.heads[0] {
@@ -198,46 +201,12 @@ fn attention_of_bf16_by_tiles_matches_f64() {
         Case { len: [40, 1100], dim: [8, 8], causal: Some(900), ..base },
         Case { batch: 2, heads: [8, 2], len: [1, 600], dim: [64, 64], layout: 1, ..base },
     ];
-    if !Isa::Avx512.detected() {
-        return;
-    }
     for c in cases {
         let mut d = data(&c);
         let (q, k, v) = (rounded(&mut d.q), rounded(&mut d.k), rounded(&mut d.v));
-        let [lq, lk] = c.len;
-        let qs = strides(c.layout, c.heads[0], lq, c.dim[0]);
-        let ks = strides(c.layout, c.heads[1], lk, c.dim[0]);
-        let vs = strides(c.layout, c.heads[1], lk, c.dim[1]);
-        let os = strides(c.layout, c.heads[0], lq, c.dim[1]);
-        let mask = match c.mask {
-            0 => Mask::None,
-            2 => Mask::Boolean { ptr: d.seen.as_ptr(), strides: d.mask_strides },
-            _ => Mask::Additive { ptr: d.add.as_ptr(), strides: d.mask_strides },
-        };
+        let (lq, [qs, ks, vs, os]) = (c.len[0], layout(&c));
         let mut o = vec![9.0f32; c.batch * c.heads[0] * lq * c.dim[1]];
-        let call = Attention {
-            isa: Isa::Avx512,
-            batch: c.batch,
-            q_heads: c.heads[0],
-            kv_heads: c.heads[1],
-            q_len: lq,
-            kv_len: lk,
-            head_dim: c.dim[0],
-            v_dim: c.dim[1],
-            q: q.as_ptr(),
-            q_strides: qs,
-            k: k.as_ptr(),
-            k_strides: ks,
-            v: v.as_ptr(),
-            v_strides: vs,
-            o: o.as_mut_ptr(),
-            o_strides: os,
-            sums: None,
-            scale: 1.0 / (c.dim[0] as f32).sqrt(),
-            mask,
-            causal: c.causal,
-            empty_row: EmptyRow::Zero,
-        };
+        let call = call(Isa::best(), &c, &d, [&q, &k, &v], &mut o);
         // Pairs of K are words of memory where it begins at one.
         let words = k.as_ptr().addr().is_multiple_of(4);
         // SAFETY: the buffers are as large as the strides say.
