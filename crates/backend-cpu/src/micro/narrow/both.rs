@@ -6,7 +6,7 @@ use std::ops::Range;
 use half::bf16;
 
 use super::dot::{BLOCK, GROUP, PANEL, PIECE};
-use super::pack::{Form, Panels};
+use super::pack::{Form, Panels, join};
 use super::product::{Job, Rows, Strided, run};
 use super::{Narrow, NarrowWeights, Unit};
 use crate::micro::pack::pack_panel;
@@ -95,14 +95,8 @@ impl Pairs {
             let to = unsafe { std::slice::from_raw_parts_mut(to.add(group * width), width) };
             let (to, rest) = to.split_at_mut(count);
             rest.fill([bf16::ZERO; 2]);
-            match self.k.saturating_sub(2 * group) {
-                0 => to.fill([bf16::ZERO; 2]),
-                1 => to.iter_mut().zip(row(2 * group)).for_each(|(to, low)| *to = [*low, bf16::ZERO]),
-                _ => {
-                    let pairs = row(2 * group).iter().zip(row(2 * group + 1));
-                    to.iter_mut().zip(pairs).for_each(|(to, (low, high))| *to = [*low, *high]);
-                }
-            }
+            let there = |k: usize| (k < self.k).then(|| row(k));
+            join(to, there(2 * group), there(2 * group + 1));
         }
     }
 }

@@ -58,6 +58,17 @@ impl Panels {
     }
 }
 
+/// Joins two lines to pairs; zeros stand for one that is not there.
+pub(super) fn join<T: Copy + Default>(to: &mut [[T; 2]], low: Option<&[T]>, high: Option<&[T]>) {
+    match (low, high) {
+        (Some(low), Some(high)) => {
+            to.iter_mut().zip(low.iter().zip(high)).for_each(|(to, (low, high))| *to = [*low, *high]);
+        }
+        (Some(low), None) => to.iter_mut().zip(low).for_each(|(to, low)| *to = [*low, T::default()]),
+        (None, _) => to.fill([T::default(); 2]),
+    }
+}
+
 /// The layout of weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {

@@ -6,6 +6,7 @@ use std::ops::Range;
 #[cfg(target_arch = "x86_64")]
 use super::amx;
 use super::dot::{self, BLOCK, GROUP, MAX_ROWS, PANEL, PIECE, TILE_ROWS, Tile};
+use super::pack::join;
 use super::{Narrow, NarrowWeights, Unit};
 use crate::micro::driver::{odd_lines, part};
 use crate::micro::error::same;
@@ -153,12 +154,7 @@ impl Strided {
                     let to = unsafe {
                         std::slice::from_raw_parts_mut(joined.cast::<[u16; 2]>().add(word * count), count)
                     };
-                    if k + 1 < self.k {
-                        let pairs = line(k).iter().zip(line(k + 1));
-                        to.iter_mut().zip(pairs).for_each(|(to, (low, high))| *to = [*low, *high]);
-                    } else {
-                        to.iter_mut().zip(line(k)).for_each(|(to, low)| *to = [*low, 0]);
-                    }
+                    join(to, Some(line(k)), (k + 1 < self.k).then(|| line(k + 1)));
                 }
                 let words = Source { ptr: joined, row: 1, col: count as isize };
                 // SAFETY: rows of the copy have room for whole words, `ld` bytes apart.
