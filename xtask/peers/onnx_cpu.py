@@ -1,11 +1,11 @@
 """What ONNX Runtime and OpenVINO make of the same archives and inputs on this CPU: the peers of `xtask compare` beside PyTorch.
 
-usage: onnx_cpu.py --modes onnxruntime,openvino [--threads N] [--seconds S] [--dtype bf16] --helpers DIR --models DIR CASE.zip ...
+usage: onnx_cpu.py --modes onnxruntime,openvino [--threads N] [--seconds S] [--dtype bf16|int8] --helpers DIR --models DIR CASE.zip ...
 
 The network is exported by `torch.onnx.export` once, in a process of its own, and kept in the folder of `--models`; so neither memory nor the
 time of the first call contain PyTorch. One JSON line per model and mode: median_ms, min_ms, runs, first_call_s (loading the model
 included), peak_mb, the largest error against PyTorch's outputs relative to the largest of them. `--helpers` is the folder of `corpus.py`,
-which reads cases. Needs: pip install torch numpy safetensors onnx onnxscript onnxruntime openvino
+which reads cases. In int8 both run the network as ONNX Runtime's tools quantize it: weights by channels, activations by what they are on the case's inputs. Needs: pip install torch numpy safetensors onnx onnxscript onnxruntime openvino
 """
 import argparse
 import hashlib
@@ -35,52 +35,56 @@ def exported(path, models, helpers):
 
 def export(path, folder, helpers):
     """Writes the network, its inputs and PyTorch's outputs; the values last, because they say that all is there."""
-    import io
-    import zipfile
-
     import torch
-    import torch.utils._pytree as pytree
-    from safetensors.torch import load as read
 
-    sys.path.insert(0, helpers)
-    from corpus import complete, fill
+    from cases import case, tensors
 
-    archive, golden, meta = complete(path)
-    held, formula = read(golden), json.loads(meta.get("inputs", "{}"))
-    count = len({k for k in held if k.startswith("in") and k[2:].isdigit()} | set(formula))
-
-    def value(key):
-        if key in held:
-            return held[key]
-        f = formula[key]
-        made = fill(f["name"], int(torch.Size(f["shape"]).numel()), f["scale"], f["offset"])
-        return torch.from_numpy(made).reshape(f["shape"])
-
-    inputs = [value(f"in{i}") for i in range(count)]
-    # PyTorch's reader insists on an entry of sample inputs, which cases leave out.
-    out = io.BytesIO(archive)
-    with zipfile.ZipFile(out, "a") as z:
-        entry = f"{z.namelist()[0].split('/')[0]}/data/sample_inputs/model.pt"
-        if entry not in z.namelist():
-            empty = io.BytesIO()
-            torch.save(((), {}), empty)
-            z.writestr(entry, empty.getvalue())
-    program = torch.export.load(io.BytesIO(out.getvalue()))
-    spec = program.module_call_graph[0].signature.in_spec
-    args, kwargs = pytree.tree_unflatten(inputs, spec)
-    # It insists on the sample inputs themselves, too.
-    program._example_inputs = (tuple(args), dict(kwargs))
+    program, args, kwargs, inputs = case(path, helpers)
     with torch.no_grad():
-        outputs = [o for o in pytree.tree_leaves(program.module()(*args, **kwargs)) if isinstance(o, torch.Tensor)]
-    torch.onnx.export(program, tuple(args), os.path.join(folder, "model.onnx"), kwargs=dict(kwargs), dynamo=True)
+        outputs = tensors(program.module()(*args, **kwargs))
+    torch.onnx.export(program, args, os.path.join(folder, "model.onnx"), kwargs=kwargs, dynamo=True)
     values = {f"in{i}": v.numpy() for i, v in enumerate(inputs)} | {f"out{i}": v.numpy() for i, v in enumerate(outputs)}
     np.savez(os.path.join(folder, "values.npz"), **values)
+
+
+def quantized(file, values):
+    """The network with quantized layers beside the exported one; it is made where it is not there or older."""
+    made = os.path.join(os.path.dirname(file), "int8.onnx")
+    if os.path.exists(made) and os.path.getmtime(made) >= os.path.getmtime(file):
+        return made
+    import onnxruntime
+    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    names = [i.name for i in onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"]).get_inputs()]
+
+    class Once(CalibrationDataReader):
+        """The case's inputs, once."""
+
+        def __init__(self):
+            self.left = [dict(zip(names, values))]
+
+        def get_next(self):
+            return self.left.pop() if self.left else None
+
+    prepared = os.path.join(os.path.dirname(file), "prepared.onnx")
+    quant_pre_process(file, prepared, skip_symbolic_shape=True)
+    quantize_static(
+        prepared,
+        made,
+        Once(),
+        quant_format=QuantFormat.QDQ,
+        per_channel=True,
+        activation_type=QuantType.QUInt8,
+        weight_type=QuantType.QInt8,
+    )
+    return made
 
 
 def onnxruntime_call(file, values, threads, dtype):
     import onnxruntime
 
-    if dtype != "f32":
+    if dtype == "bf16":
         raise SystemExit("onnxruntime: its CPU kernels have no " + dtype)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
@@ -94,7 +98,7 @@ def onnxruntime_call(file, values, threads, dtype):
 def openvino_call(file, values, threads, dtype):
     import openvino
 
-    config = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": dtype}
+    config = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "bf16" if dtype == "bf16" else "f32"}
     request = openvino.Core().compile_model(file, "CPU", config).create_infer_request()
     return lambda: list(request.infer(values, share_inputs=True).values())
 
@@ -106,13 +110,15 @@ def measure(path, mode, a):
     file, values = exported(path, a.models, a.helpers)
     inputs = [values[f"in{i}"] for i in range(sum(k.startswith("in") for k in values.files))]
     wanted = [values[f"out{i}"] for i in range(sum(k.startswith("out") for k in values.files))]
+    if a.dtype == "int8":
+        file = quantized(file, inputs)
     start = time.perf_counter()
     call = CALLS[mode](file, inputs, a.threads, a.dtype)
     got = call()
     first = time.perf_counter() - start
     error = max(float(np.abs(g - w).max() / (np.abs(w).max() + 1e-12)) for g, w in zip(got, wanted))
-    # A peer that computes something else is not timed; bfloat16 is allowed its rounding.
-    if len(got) != len(wanted) or not error <= (0.2 if a.dtype == "bf16" else 0.02):
+    # A peer that computes something else is not timed; what rounds is allowed its rounding, which grows with a network's depth.
+    if len(got) != len(wanted) or not error <= {"f32": 0.02, "bf16": 0.2, "int8": 1.0}[a.dtype]:
         raise SystemExit(f"{mode}: results differ by {error:.3g} of the largest")
     times, end = [], time.perf_counter() + a.seconds
     while time.perf_counter() < end or len(times) < 5:
@@ -137,7 +143,7 @@ def main():
     p.add_argument("--modes", default="onnxruntime,openvino")
     p.add_argument("--threads", type=int, default=2)
     p.add_argument("--seconds", type=float, default=2.0)
-    p.add_argument("--dtype", choices=["f32", "bf16"], default="f32")
+    p.add_argument("--dtype", choices=["f32", "bf16", "int8"], default="f32")
     p.add_argument("--helpers", required=True, help="the folder of corpus.py")
     p.add_argument("--models", help="where exported networks are kept")
     p.add_argument("--export", metavar="FOLDER", help="only exports the case to this folder")

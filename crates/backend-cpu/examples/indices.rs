@@ -117,7 +117,8 @@ fn main() {
     for (name, p, count) in programs().into_iter().filter(|p| p.0.contains(&wanted)) {
         let make = |unchecked_indices| {
             let p = Program { unchecked_indices, ..p.clone() };
-            Compiled::new(p, ExecOptions { threads }).unwrap_or_else(|e| panic!("{e}"))
+            Compiled::new(p, ExecOptions { threads, ..ExecOptions::default() })
+                .unwrap_or_else(|e| panic!("{e}"))
         };
         let compiled = [make(true), make(false)];
         let size = size_of_check(&p);

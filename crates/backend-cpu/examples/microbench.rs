@@ -224,7 +224,7 @@ fn time(name: &str, program: Program, threads: usize) -> Result<(), Box<dyn std:
         .collect();
     let elements: i64 = inputs.iter().map(|s| s.iter().product::<i64>()).sum::<i64>()
         + program.outputs.iter().map(|o| ir_core::numel(&o.sizes).as_const().unwrap_or(0)).sum::<i64>();
-    let compiled = Compiled::new(program, ExecOptions { threads })?;
+    let compiled = Compiled::new(program, ExecOptions { threads, ..ExecOptions::default() })?;
     let compile = started.elapsed();
     let data: Vec<Vec<f32>> = inputs
         .iter()

@@ -4,8 +4,8 @@ use kernel_ir::runtime::ExchangeError;
 use kernel_ir::{IR_MAJOR, IR_MINOR, Program, Storage};
 use plugin_sdk::{
     Artifact, Backend, CollectiveEngine, CompileRequest, Constants, Description, DeviceId, DeviceInfo,
-    ErrorKind, Executable, Groups, Host, IrVersion, Listing, MemoryEstimate, OptionKind, OptionSpec,
-    OwnedTensor, PluginError, Refusal, Signature, Stream, TensorView,
+    ErrorKind, Executable, Groups, Host, IrVersion, Listing, MemoryEstimate, Mode, OptionKind, OptionSpec,
+    OwnedTensor, PluginError, Refusal, Signature, Stream, TensorView, UnknownMode,
 };
 
 use crate::clif::{self, Bytes, JitError, Saved};
@@ -21,7 +21,7 @@ impl Backend for CpuBackend {
     }
 
     fn describe(&self) -> Description {
-        Description::new("cpu", env!("CARGO_PKG_VERSION"))
+        let description = Description::new("cpu", env!("CARGO_PKG_VERSION"))
             .summary("host processor: Cranelift vector code, hand-written matrix and convolution kernels")
             .reads(IrVersion::kernel_ir(IR_MAJOR, IR_MINOR))
             .option(OptionSpec::new(
@@ -34,8 +34,10 @@ impl Backend for CpuBackend {
                 "cache",
                 OptionKind::Text,
                 "off",
-                "folder for packed weights of 8 MiB and more, which later processes map instead of packing them again",
-            ))
+                "folder for packed weights of 8 MiB and more, which later processes map instead of packing them again, and for what a search has found",
+            ));
+        // Calls have their memory in advance in every mode: modes differ by the search alone.
+        Mode::OTHERS.iter().fold(description, |d, mode| d.mode(mode.name()))
     }
 
     fn devices(&self) -> Vec<DeviceInfo> {
@@ -96,12 +98,15 @@ impl Backend for CpuBackend {
             .ok()
             .filter(|n| *n <= 4096)
             .ok_or_else(|| PluginError::invalid("option `threads` must be 0 to 4096"))?;
-        let compiled = Compiled::new(read(request)?, ExecOptions { threads })?;
+        let mode: Mode =
+            request.mode.parse().map_err(|e: UnknownMode| PluginError::invalid(e.to_string()))?;
+        let options = ExecOptions { threads, searches: mode.searches() };
+        let compiled = Compiled::new(read(request)?, options)?;
         let folder = match request.options.text("cache")? {
             "off" | "" => None,
             folder => Some(folder.to_owned()),
         };
-        Ok(Box::new(CpuExecutable::new(compiled, request.kernel_ir_bytes()?, threads, folder)))
+        Ok(Box::new(CpuExecutable::new(compiled, request.kernel_ir_bytes()?, options, folder)))
     }
 
     /// This build, the instruction set that Cranelift found, and what the hand-written kernels use.
@@ -114,16 +119,18 @@ impl Backend for CpuBackend {
         let damaged = || PluginError::damaged("the artifact is not what this backend saves");
         let mut saved = Bytes(artifact.payload);
         let threads = saved.u64().and_then(|n| usize::try_from(n).ok()).ok_or_else(damaged)?;
+        let searches = saved.u64().ok_or_else(damaged)? != 0;
+        let options = ExecOptions { threads, searches };
         let folder = saved.bytes().and_then(|b| std::str::from_utf8(b).ok()).ok_or_else(damaged)?;
         let program = saved.bytes().ok_or_else(damaged)?;
         let functions = saved.functions().filter(|_| saved.0.is_empty()).ok_or_else(damaged)?;
         let read = Program::from_bytes(program).map_err(|e| PluginError::damaged(e.to_string()))?;
-        let compiled = Compiled::load(read, ExecOptions { threads }, functions).map_err(|e| match e {
+        let compiled = Compiled::load(read, options, functions).map_err(|e| match e {
             ExecError::Jit(e) => PluginError::damaged(e.to_string()),
             other => other.into(),
         })?;
         let folder = Some(folder.to_owned()).filter(|f| !f.is_empty());
-        Ok(Box::new(CpuExecutable::new(compiled, program, threads, folder)))
+        Ok(Box::new(CpuExecutable::new(compiled, program, options, folder)))
     }
 }
 
@@ -136,17 +143,22 @@ fn read(request: &CompileRequest<'_>) -> Result<Program, PluginError> {
 struct CpuExecutable {
     compiled: Compiled,
     program: Box<[u8]>,
-    threads: usize,
+    options: ExecOptions,
     /// Of packed weights.
     folder: Option<String>,
 }
 
 impl CpuExecutable {
-    fn new(mut compiled: Compiled, program: &[u8], threads: usize, folder: Option<String>) -> CpuExecutable {
+    fn new(
+        mut compiled: Compiled,
+        program: &[u8],
+        options: ExecOptions,
+        folder: Option<String>,
+    ) -> CpuExecutable {
         if let Some(folder) = &folder {
-            compiled.keep_weights_in(folder.into(), program);
+            compiled.keep_weights_in(folder, program);
         }
-        CpuExecutable { compiled, program: program.into(), threads, folder }
+        CpuExecutable { compiled, program: program.into(), options, folder }
     }
 }
 
@@ -178,7 +190,8 @@ impl Executable for CpuExecutable {
 
     fn save_artifact(&self) -> Result<Vec<u8>, PluginError> {
         let mut saved = Saved::default();
-        saved.u64(self.threads as u64);
+        saved.u64(self.options.threads as u64);
+        saved.u64(u64::from(self.options.searches));
         saved.bytes(self.folder.as_deref().unwrap_or_default().as_bytes());
         saved.bytes(&self.program);
         saved

@@ -29,8 +29,17 @@ pub(super) struct Peer {
     pub(super) torch: PathBuf,
     /// The script that measures ONNX Runtime and OpenVINO.
     pub(super) onnx: PathBuf,
+    /// The script that measures TorchInductor's integers and writes a case's inputs to a file.
+    pub(super) int8: PathBuf,
     /// Where they keep what they make: a folder for each.
     pub(super) cache: PathBuf,
+}
+
+impl Peer {
+    /// The folder of what reads cases.
+    fn helpers(&self) -> &Path {
+        self.torch.parent().unwrap_or(Path::new("."))
+    }
 }
 
 /// The side that a figure belongs to.
@@ -75,6 +84,19 @@ pub(super) enum Precision {
     /// That of the model.
     F32,
     Bf16,
+    /// Weights and activations of layers, calibrated on the case's inputs.
+    Int8,
+}
+
+impl Precision {
+    /// As the command line has it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Precision::F32 => "f32",
+            Precision::Bf16 => "bf16",
+            Precision::Int8 => "int8",
+        }
+    }
 }
 
 /// The figures of one process, as both sides print them.
@@ -141,15 +163,48 @@ pub(super) fn model(setup: &Setup, case: &Path, rounds: u32) -> Row {
     row
 }
 
+/// The archive that this project quantizes a case to, and the case's inputs; both are made where they are older than the case.
+fn quantized(setup: &Setup, case: &Path) -> Result<[PathBuf; 2]> {
+    let folder = setup.peer.cache.join("int8");
+    std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    let name = case.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let [archive, inputs] = ["pt2", "safetensors"].map(|end| folder.join(format!("{name}.{end}")));
+    let time = |path: &Path| path.metadata().and_then(|about| about.modified()).ok();
+    if [&archive, &inputs].iter().all(|made| time(made) > time(case)) {
+        return Ok([archive, inputs]);
+    }
+    let mut write = Command::new(&setup.peer.python);
+    write.arg(&setup.peer.int8).arg("--helpers").arg(setup.peer.helpers());
+    write.arg("--inputs").arg(&inputs).arg(case);
+    let mut quantize = Command::new(&setup.command);
+    quantize.arg("quantize").arg(case).arg("--calibrate").arg(&inputs).arg("-o").arg(&archive);
+    for command in [&mut write, &mut quantize] {
+        printed(command)?;
+    }
+    Ok([archive, inputs])
+}
+
 fn figures(setup: &Setup, case: &Path, side: Side) -> Result<Figures> {
     let peer = &setup.peer;
+    let mut file = case.to_owned();
     let mut command = if side == Side::Ferroflux {
         let mut command = Command::new(&setup.command);
         // The first call is to compile.
         command.args(["bench", "--backend", "cpu", "--json"]).env("FERROFLUX_CACHE", "off");
-        if setup.dtype == Precision::Bf16 {
-            command.args(["--autocast", "bf16"]);
+        match setup.dtype {
+            Precision::F32 => {}
+            Precision::Bf16 => drop(command.args(["--autocast", "bf16"])),
+            Precision::Int8 => {
+                let [archive, inputs] = quantized(setup, case)?;
+                command.arg("--inputs").arg(inputs);
+                file = archive;
+            }
         }
+        command
+    } else if side == Side::Inductor && setup.dtype == Precision::Int8 {
+        let mut command = Command::new(&peer.python);
+        command.arg(&peer.int8).env("TORCHINDUCTOR_CACHE_DIR", peer.cache.join("inductor"));
+        command.arg("--helpers").arg(peer.helpers());
         command
     } else if side.is_torch() {
         let mut command = Command::new(&peer.python);
@@ -159,23 +214,28 @@ fn figures(setup: &Setup, case: &Path, side: Side) -> Result<Figures> {
     } else {
         let mut command = Command::new(&peer.python);
         command.arg(&peer.onnx).args(["--modes", side.name()]);
-        command.args(["--dtype", if setup.dtype == Precision::Bf16 { "bf16" } else { "f32" }]);
+        command.args(["--dtype", setup.dtype.name()]);
         command.arg("--models").arg(peer.cache.join("onnx"));
-        command.arg("--helpers").arg(peer.torch.parent().unwrap_or(Path::new(".")));
+        command.arg("--helpers").arg(peer.helpers());
         command
     };
     if setup.train {
         command.arg("--train");
     }
     command.args(["--seconds", &setup.seconds.to_string(), "--threads", &setup.threads.to_string()]);
-    let out = command.arg(case).stdin(Stdio::null()).output().context("starting it")?;
+    parse(&printed(command.arg(file))?)
+}
+
+/// What a command printed.
+fn printed(command: &mut Command) -> Result<String> {
+    let out = command.stdin(Stdio::null()).output().context("starting it")?;
     let printed = String::from_utf8_lossy(&out.stdout);
     if !out.status.success() {
         let errors = String::from_utf8_lossy(&out.stderr);
         let last: Vec<&str> = errors.lines().rev().take(4).collect();
         bail!("{}: {}", out.status, last.into_iter().rev().collect::<Vec<_>>().join(" / "));
     }
-    parse(&printed)
+    Ok(printed.into_owned())
 }
 
 /// The figures in what a side printed: its one line that is a JSON object.

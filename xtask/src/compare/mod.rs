@@ -37,7 +37,7 @@ const TRAINING: [&str; 3] = ["train/unet.zip", "train/resnet18_narrow.zip", "tra
 /// Arguments of `xtask compare`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// A Python with PyTorch, numpy and safetensors, and with onnx, onnxscript, onnxruntime and openvino for these peers.
+    /// A Python with PyTorch, numpy and safetensors, with torchao for int8, and with onnx, onnxscript, onnxruntime and openvino for these peers.
     #[arg(long, value_name = "PY")]
     python: PathBuf,
     /// Cases (zip files as the corpus has them); the main models of the corpus next to the project where none is given.
@@ -48,7 +48,8 @@ pub(crate) struct Args {
     /// What is measured beside this project, in this order.
     #[arg(long, value_name = "PEER,…", value_delimiter = ',', default_values = ["eager", "inductor"])]
     peer: Vec<Side>,
-    /// The dtype that is computed in: with bf16 this project runs `--autocast bf16`; OpenVINO alone can be a peer then.
+    /// The dtype that is computed in: with bf16 this project runs `--autocast bf16`, and OpenVINO alone can be a peer; with int8 each side
+    /// quantizes by its own tools (`ferroflux quantize`, torchao for `inductor`, ONNX Runtime's for itself and OpenVINO).
     #[arg(long, value_enum, default_value = "f32")]
     dtype: Precision,
     /// The script that measures PyTorch; what reads cases lies beside it.
@@ -76,6 +77,9 @@ fn check(args: &Args) -> Result<()> {
     for side in &args.peer {
         if args.train && !side.is_torch() {
             bail!("{} does not train", side.name());
+        }
+        if args.dtype == Precision::Int8 && (args.train || *side == Side::Eager) {
+            bail!("{} is not measured in int8, nor is training", side.name());
         }
         if args.dtype == Precision::Bf16 && *side != Side::OpenVino {
             bail!("{} is not measured in bf16: `--peer openvino`", side.name());
@@ -108,6 +112,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         python: args.python.clone(),
         torch: args.torch_script.clone(),
         onnx: root.join("xtask/peers/onnx_cpu.py"),
+        int8: root.join("xtask/peers/torch_int8.py"),
         cache,
     };
     let setup = Setup {
@@ -128,7 +133,8 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         table::write_json(path, &rows, &machine)?;
     }
     let what = if args.train { "; forward and backward" } else { "" };
-    println!("{machine}{what}{}", if args.dtype == Precision::Bf16 { "; bf16" } else { "" });
+    let dtype = if args.dtype == Precision::F32 { String::new() } else { format!("; {}", args.dtype.name()) };
+    println!("{machine}{what}{dtype}");
     println!();
     print!("{}", table::markdown(&rows, &args.peer));
     Ok(rows.iter().all(|row| row.problems.is_empty()))

@@ -64,7 +64,7 @@ impl AttentionBackwardOp {
 
     pub(super) fn run(&self, call: &Call<'_>) -> Result<(), ExecError> {
         // Without heads of keys there are no gradients.
-        if call.sizes.all(&self.inputs[2].0.sizes)?[..2].contains(&0) {
+        if call.sizes.extents(&self.inputs[2].0.sizes)?[..2].contains(&0) {
             return Ok(());
         }
         if self.inputs[1].1 == DType::F64 { self.double(call) } else { self.single(call) }
@@ -72,7 +72,7 @@ impl AttentionBackwardOp {
 
     fn single(&self, call: &Call<'_>) -> Result<(), ExecError> {
         let read = |(view, dtype): &Place| -> Result<Ready<'_, f32>, ExecError> {
-            let shape = (call.sizes.all(&view.sizes)?, call.sizes.all(&view.strides)?);
+            let shape = (call.sizes.extents(&view.sizes)?, call.sizes.extents(&view.strides)?);
             single(view, *dtype, call.buffers, call.sizes, shape)
         };
         let [g, q, k, v, sums, deltas] = self.inputs.each_ref();
@@ -84,7 +84,7 @@ impl AttentionBackwardOp {
         let mask = match (&added, &self.mask) {
             (Some(m), _) => micro::Mask::Additive { ptr: m.ptr, strides: m.four() },
             (None, Some((m, _))) => {
-                let strides = four(&call.sizes.all(&m.strides)?);
+                let strides = four(&call.sizes.extents(&m.strides)?);
                 micro::Mask::Boolean { ptr: m.ptr::<bool>(call.buffers, call.sizes)?, strides }
             }
             _ => micro::Mask::None,
@@ -129,11 +129,11 @@ impl AttentionBackwardOp {
         if *dtype == DType::F32 {
             let ptr = view.ptr::<f32>(call.buffers, call.sizes)?.cast_mut();
             return Ok(Wide {
-                to: Tensor4 { ptr, strides: four(&call.sizes.all(&view.strides)?) },
+                to: Tensor4 { ptr, strides: four(&call.sizes.extents(&view.strides)?) },
                 copy: None,
             });
         }
-        let sizes = call.sizes.all(&view.sizes)?;
+        let sizes = call.sizes.extents(&view.sizes)?;
         let [_, h, l, d] = [0, 1, 2, 3].map(|n| sizes[n] as isize);
         let copy = Block::new(sizes.iter().product::<i64>() as usize * size_of::<f32>())?;
         let to = Tensor4 { ptr: copy.ptr().cast(), strides: [h * l * d, l * d, d, 1] };
@@ -144,23 +144,24 @@ impl AttentionBackwardOp {
         let s = call.sizes;
         let ptr = |view: &View| view.ptr::<f64>(call.buffers, s);
         let tensor = |(view, _): &Place| -> Result<(*const f64, [isize; 4]), ExecError> {
-            Ok((ptr(view)?, four(&s.all(&view.strides)?)))
+            Ok((ptr(view)?, four(&s.extents(&view.strides)?)))
         };
         let of_rows = |(view, _): &Place| -> Result<RowValues<*const f64>, ExecError> {
-            Ok(RowValues { ptr: ptr(view)?, strides: three(&s.all(&view.strides)?) })
+            Ok(RowValues { ptr: ptr(view)?, strides: three(&s.extents(&view.strides)?) })
         };
         let result = |(view, _): &Place| -> Result<Tensor4<*mut f64>, ExecError> {
-            Ok(Tensor4 { ptr: ptr(view)?.cast_mut(), strides: four(&s.all(&view.strides)?) })
+            Ok(Tensor4 { ptr: ptr(view)?.cast_mut(), strides: four(&s.extents(&view.strides)?) })
         };
         let mask = match &self.mask {
             None => micro::MaskF64::None,
             Some((m, DType::Bool)) => {
-                micro::MaskF64::Boolean(m.ptr::<bool>(call.buffers, s)?, four(&s.all(&m.strides)?))
+                micro::MaskF64::Boolean(m.ptr::<bool>(call.buffers, s)?, four(&s.extents(&m.strides)?))
             }
-            Some((m, _)) => micro::MaskF64::Additive(ptr(m)?, four(&s.all(&m.strides)?)),
+            Some((m, _)) => micro::MaskF64::Additive(ptr(m)?, four(&s.extents(&m.strides)?)),
         };
         let [g, q, k, v, sums, deltas] = &self.inputs;
-        let (q_sizes, k_sizes, width) = (s.all(&q.0.sizes)?, s.all(&k.0.sizes)?, s.all(&v.0.sizes)?[3]);
+        let (q_sizes, k_sizes, width) =
+            (s.extents(&q.0.sizes)?, s.extents(&k.0.sizes)?, s.extents(&v.0.sizes)?[3]);
         let attention = micro::AttentionF64 {
             batch: q_sizes[0] as usize,
             q_heads: q_sizes[1] as usize,
@@ -214,7 +215,7 @@ fn narrow(call: &Call<'_>, result: &Wide, (view, dtype): &Place) -> Result<(), E
     if result.copy.is_none() {
         return Ok(());
     }
-    let (sizes, strides) = (call.sizes.all(&view.sizes)?, four(&call.sizes.all(&view.strides)?));
+    let (sizes, strides) = (call.sizes.extents(&view.sizes)?, four(&call.sizes.extents(&view.strides)?));
     match dtype {
         DType::BF16 => rows(result, view.ptr::<bf16>(call.buffers, call.sizes)?, &sizes, strides),
         _ => rows(result, view.ptr::<f16>(call.buffers, call.sizes)?, &sizes, strides),

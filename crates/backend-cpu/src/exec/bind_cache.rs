@@ -209,7 +209,6 @@ pub(super) fn save(
 }
 
 fn write(path: &Path, items: &[Item<'_>]) -> std::io::Result<()> {
-    static NUMBER: AtomicU64 = AtomicU64::new(0);
     let start = (HEAD + RECORD * items.len()).next_multiple_of(PAGE);
     let mut head = vec![0u8; start];
     let mut at = start;
@@ -227,6 +226,27 @@ fn write(path: &Path, items: &[Item<'_>]) -> std::io::Result<()> {
     head[40..48].copy_from_slice(&(items.len() as u64).to_le_bytes());
     let sum = checksum(&head[HEAD..]);
     head[48..56].copy_from_slice(&sum.to_le_bytes());
+    // Nothing writes it again: it is mapped, and replaced by renaming.
+    unfinished(path, 0o400, |file| {
+        file.write_all(&head)?;
+        for (_, _, data) in items {
+            file.write_all(data)?;
+            file.write_all(&[0; ALIGN][..data.len().next_multiple_of(ALIGN) - data.len()])?;
+        }
+        Ok(())
+    })
+}
+
+/// Writes a file under another name, with these permissions, and renames it when it is whole.
+///
+/// # Errors
+/// The error of the system, or that of `fill`.
+pub(super) fn unfinished(
+    path: &Path,
+    permissions: u32,
+    fill: impl FnOnce(&mut BufWriter<File>) -> std::io::Result<()>,
+) -> std::io::Result<()> {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
     let folder = path.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(folder)?;
     let name = format!(".new-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
@@ -234,19 +254,13 @@ fn write(path: &Path, items: &[Item<'_>]) -> std::io::Result<()> {
     let mut options = File::options();
     options.write(true).create_new(true);
     #[cfg(unix)]
-    // Nothing writes it again: it is mapped, and replaced by renaming.
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o400);
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, permissions);
+    #[cfg(not(unix))]
+    let _ = permissions;
     let file = options.open(&unfinished)?;
     let mut file = BufWriter::with_capacity(CHUNK, file);
-    let mut all = || {
-        file.write_all(&head)?;
-        for (_, _, data) in items {
-            file.write_all(data)?;
-            file.write_all(&[0; ALIGN][..data.len().next_multiple_of(ALIGN) - data.len()])?;
-        }
-        file.flush()
-    };
-    let written = all().and_then(|()| fs::rename(&unfinished, path));
+    let filled = fill(&mut file).and_then(|()| file.flush());
+    let written = filled.and_then(|()| fs::rename(&unfinished, path));
     if written.is_err() {
         // A leftover temporary file is removed with those of dead processes.
         let _ = fs::remove_file(&unfinished);

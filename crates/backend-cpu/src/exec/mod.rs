@@ -25,6 +25,7 @@ mod sort;
 mod staged;
 mod tall;
 mod template;
+mod tune;
 
 use std::collections::HashMap;
 use std::ptr::NonNull;
@@ -117,6 +118,8 @@ struct Bound {
 pub struct ExecOptions {
     /// Threads; 0 is one for each physical core.
     pub threads: usize,
+    /// Products and convolutions by constant weights are computed in the way that takes the least time, not in the rule's.
+    pub searches: bool,
 }
 
 /// A compiled program.
@@ -138,6 +141,8 @@ pub struct Compiled {
     forks: usize,
     persistent_bytes: u64,
     keeping: Option<bind_cache::BindCache>,
+    /// Where the ways of steps are chosen by time: the choices.
+    tuned: Option<tune::Table>,
     /// What performs the program's exchanges.
     groups: Option<plugin_sdk::Groups>,
 }
@@ -202,6 +207,7 @@ impl Compiled {
             forks: forked::forks(),
             persistent_bytes: 0,
             keeping: None,
+            tuned: options.searches.then(|| tune::Table::open(None)),
             groups: None,
             program,
         })
@@ -215,9 +221,13 @@ impl Compiled {
     pub(crate) fn functions(&self) -> &[clif::MachineFunction] {
         self.code.functions()
     }
-    /// Caches the results of binding large constants in files of this folder; `program` are the program's bytes.
-    pub(crate) fn keep_weights_in(&mut self, folder: std::path::PathBuf, program: &[u8]) {
-        self.keeping = Some(bind_cache::BindCache { folder, program: bind_cache::one(program) });
+    /// Caches the results of binding large constants, and what a search has found, in files of this folder; `program` are the program's
+    /// bytes.
+    pub fn keep_weights_in(&mut self, folder: &str, program: &[u8]) {
+        self.tuned = self.tuned.take().map(|_| tune::Table::open(Some(folder)));
+        // Weights that a search has chosen the form of are another file.
+        let program = bind_cache::one(program) ^ u64::from(self.tuned.is_some());
+        self.keeping = Some(bind_cache::BindCache { folder: folder.into(), program });
     }
     /// Gives the groups of the program's exchanges.
     pub(crate) fn attach(&mut self, groups: plugin_sdk::Groups) {
@@ -269,7 +279,10 @@ impl Compiled {
         if let Some(loaded) = loaded.filter(|l| self.is_whole(l, &sizes)) {
             loaded.buffers.iter().for_each(|(number, ptr, _)| base.0[*number] = *ptr);
             self.persistent_bytes = loaded.mapped.bytes() as u64;
-            let (packed, file) = (loaded.packed, Some(loaded.mapped));
+            let (mut packed, file) = (loaded.packed, Some(loaded.mapped));
+            if let Some(table) = &self.tuned {
+                self.tune(table, &base, &sizes, &mut packed)?;
+            }
             self.bound = Some(Bound { base, packed, _memory: memory, file });
             return Ok(());
         }
@@ -285,6 +298,9 @@ impl Compiled {
         self.drive(machine, &self.init)?;
         let mut packed = Vec::new();
         pack(&self.steps, &base, &sizes, &mut packed)?;
+        if let Some(table) = &self.tuned {
+            self.tune(table, &base, &sizes, &mut packed)?;
+        }
         for p in packed.iter().flatten() {
             bytes += p.bytes() as u64;
         }
@@ -361,7 +377,7 @@ impl Compiled {
         let results = results?;
         for (&n, from) in back.iter().zip(places) {
             let buffer = &self.program.buffers[self.program.inputs[n].buf];
-            let strides = sizes.all(&buffer.strides)?;
+            let strides = sizes.extents(&buffer.strides)?;
             let (from, to) = (
                 Region { ptr: from, strides: &strides },
                 Region { ptr: inputs[n].as_mut_ptr(), strides: inputs[n].strides() },
@@ -447,7 +463,7 @@ impl Compiled {
             return Ok((ptr, None));
         }
         let copy = Block::new(byte_size(buffer, sizes)?)?;
-        let strides = sizes.all(&buffer.strides)?;
+        let strides = sizes.extents(&buffer.strides)?;
         let from = Region { ptr, strides: view.strides() };
         let to = Region { ptr: copy.ptr(), strides: &strides };
         // SAFETY: the view was checked when it was made; the copy has room for the buffer's span.
@@ -459,7 +475,7 @@ impl Compiled {
         let (buffers, sizes) = (&machine.buffers, &machine.sizes);
         let root = self.program.root(spec.buf).index();
         let dtype = self.program.buffers[spec.buf].dtype;
-        let (extent, strides) = (sizes.all(&spec.sizes)?, sizes.all(&spec.strides)?);
+        let (extent, strides) = (sizes.extents(&spec.sizes)?, sizes.extents(&spec.strides)?);
         let at = sizes.eval(&spec.offset)? as usize * dtype.size();
         let source = buffers.0[root].wrapping_add(at);
         let (block, ptr) = match &machine.blocks[root] {

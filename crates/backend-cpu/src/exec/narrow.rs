@@ -115,6 +115,21 @@ impl NarrowOp {
         }
     }
 
+    /// What times of a search depend on.
+    pub(super) fn class(&self, s: &Sizes) -> Result<String, ExecError> {
+        let strides = s.extents(&self.a.strides)?;
+        let numbers = self.numbers;
+        Ok(match &self.kind {
+            Kind::Matmul { .. } => {
+                let (a, b) = (s.extents(&self.a.sizes)?, s.extents(&self.b.sizes)?);
+                format!("product {numbers:?} {a:?} x {b:?} strides {strides:?}")
+            }
+            Kind::Conv(conv) => {
+                format!("convolution {numbers:?} {}, strides {strides:?}", self.plan(conv, s)?.shape())
+            }
+        })
+    }
+
     /// Packs B, whose memory is bound; symbols have their hints. With invalid hints it is packed at each call.
     pub(super) fn pack(&self, buffers: &Buffers, s: &Sizes) -> Result<Option<Packed>, ExecError> {
         if !self.packs {
@@ -129,13 +144,13 @@ impl NarrowOp {
     }
 
     fn packed(&self, buffers: &Buffers, s: &Sizes) -> Result<NarrowWeights, ExecError> {
-        let (ptr, strides) = (self.ptr(&self.b, buffers, s)?, s.all(&self.b.strides)?);
+        let (ptr, strides) = (self.ptr(&self.b, buffers, s)?, s.extents(&self.b.strides)?);
         // SAFETY: the operand lies inside of its buffer, by the program's promise.
         unsafe {
             match &self.kind {
                 Kind::Matmul { .. } => {
                     let rank = strides.len();
-                    let sizes = s.all(&self.b.sizes[rank - 2..])?;
+                    let sizes = s.extents(&self.b.sizes[rank - 2..])?;
                     let pair = |v: &[i64], d: usize| v[d] as isize;
                     NarrowWeights::pack(
                         (self.numbers, Isa::best()),
@@ -155,15 +170,15 @@ impl NarrowOp {
     }
 
     fn plan(&self, conv: &Conv, s: &Sizes) -> Result<NarrowConv, ExecError> {
-        let (input, weight) = (s.all(&self.a.sizes)?, s.all(&self.b.sizes)?);
-        let shape = conv_shape(conv, &input, &weight, &s.all(&self.ranges)?);
-        let strides = strides5(&s.all(&self.a.strides)?);
+        let (input, weight) = (s.extents(&self.a.sizes)?, s.extents(&self.b.sizes)?);
+        let shape = conv_shape(conv, &input, &weight, &s.extents(&self.ranges)?);
+        let strides = strides5(&s.extents(&self.a.strides)?);
         NarrowConv::new((Isa::best(), self.numbers), shape, strides, self.zero).map_err(|e| self.refused(e))
     }
 
     pub(super) fn run(&self, call: &Call<'_>, packed: Option<&NarrowWeights>) -> Result<(), ExecError> {
         let s = call.sizes;
-        if s.all(&self.ranges)?.contains(&0) {
+        if s.extents(&self.ranges)?.contains(&0) {
             return Ok(());
         }
         let fresh = if packed.is_none() { Some(self.packed(call.buffers, s)?) } else { None };
@@ -195,7 +210,7 @@ impl NarrowOp {
         hook: Hook<'_>,
         s: &Sizes,
     ) -> Result<(), ExecError> {
-        let (sizes, strides) = (s.all(&self.a.sizes)?, s.all(&self.a.strides)?);
+        let (sizes, strides) = (s.extents(&self.a.sizes)?, s.extents(&self.a.strides)?);
         let rank = sizes.len();
         let lead = if flat { 0 } else { rank - 2 };
         let batch: Vec<BatchDim> = (0..lead)

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use ir_core::DType;
-use kernel_ir::runtime::Sizes;
+use kernel_ir::runtime::{Extents, Sizes};
 
 use super::memory::Block;
 use super::template::{View, strides5};
@@ -18,7 +18,7 @@ pub(super) fn single<'a>(
     dtype: DType,
     buffers: &Buffers,
     s: &Sizes,
-    (sizes, strides): (Vec<i64>, Vec<i64>),
+    (sizes, strides): (Extents, Extents),
 ) -> Result<Ready<'a, f32>, ExecError> {
     match dtype {
         DType::BF16 => converted(view.ptr::<bf16>(buffers, s)?, &sizes, &strides),
@@ -33,8 +33,8 @@ pub(super) fn single<'a>(
 /// An operand in the form that a kernel takes.
 pub(super) struct Ready<'a, T> {
     pub(super) ptr: *const T,
-    pub(super) sizes: Vec<i64>,
-    pub(super) strides: Vec<i64>,
+    pub(super) sizes: Extents,
+    pub(super) strides: Extents,
     /// Keeps a converted operand alive.
     #[allow(dead_code)]
     pub(super) copy: Option<Block>,
@@ -73,12 +73,12 @@ fn memory_order(sizes: &[i64], strides: &[i64]) -> Vec<usize> {
 
 /// The strides of a converted operand: its own where its elements fill their memory, else dense ones in their order; broadcast
 /// dimensions stay broadcast.
-pub(super) fn converted_strides(sizes: &[i64], strides: &[i64]) -> Vec<i64> {
+pub(super) fn converted_strides(sizes: &[i64], strides: &[i64]) -> Extents {
     if fills(sizes, strides) {
-        return strides.to_vec();
+        return Extents::from_slice(strides);
     }
     let mut step = 1;
-    let mut dense = vec![0; sizes.len()];
+    let mut dense = Extents::from_elem(0, sizes.len());
     for d in memory_order(sizes, strides).into_iter().rev() {
         dense[d] = step;
         step *= sizes[d];
@@ -105,7 +105,7 @@ fn converted_in_place<'a, T: Half>(
         // SAFETY: the piece lies inside of the operand, by the program's promise, and its copy inside of the block.
         unsafe { T::widen(source, 1, target, piece.len()) };
     });
-    let (sizes, strides) = (sizes.to_vec(), strides.to_vec());
+    let (sizes, strides) = (Extents::from_slice(sizes), Extents::from_slice(strides));
     Ok(Ready { ptr, sizes, strides, copy: Some(block), operand: PhantomData })
 }
 
@@ -129,7 +129,7 @@ fn converted<'a, T: Half>(
     team::par_for_work(rows.div_ceil(each), rows * row, &|i| {
         let mine = i * each..((i + 1) * each).min(rows);
         let mut rest = mine.start as i64;
-        let mut index: Vec<i64> = vec![0; order.len()];
+        let mut index = Extents::from_elem(0, order.len());
         for (digit, d) in index.iter_mut().zip(&order).rev() {
             (*digit, rest) = (rest % sizes[*d], rest / sizes[*d]);
         }
@@ -149,7 +149,7 @@ fn converted<'a, T: Half>(
         }
     });
     let strides = converted_strides(sizes, strides);
-    Ok(Ready { ptr, sizes: sizes.to_vec(), strides, copy: Some(block), operand: PhantomData })
+    Ok(Ready { ptr, sizes: Extents::from_slice(sizes), strides, copy: Some(block), operand: PhantomData })
 }
 
 /// A 16-bit float.

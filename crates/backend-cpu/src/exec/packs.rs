@@ -6,7 +6,7 @@ use super::control::PlannedStep;
 use super::{Buffers, ExecError, Op};
 use crate::micro::narrow::NarrowWeights;
 use crate::micro::quantized::QuantizedWeights;
-use crate::micro::{ConvWeights, PackedB};
+use crate::micro::{ConvWeights, Isa, PackedB, Way};
 
 /// A weight in the layout of its kernel.
 pub(super) enum Packed {
@@ -17,6 +17,34 @@ pub(super) enum Packed {
 }
 
 impl Packed {
+    /// The ways to multiply by it, the rule's own one first; none where there is no choice.
+    pub(super) fn ways(&self) -> Vec<Way> {
+        match self {
+            Packed::Matmul(b) => b.ways(),
+            Packed::Conv(w) => w.ways(),
+            Packed::Narrow(w) => w.ways(Isa::best()),
+            Packed::Quantized(_) => Vec::new(),
+        }
+    }
+
+    /// Chooses one of [`Packed::ways`].
+    pub(super) fn set_way(&mut self, way: Way) {
+        match self {
+            Packed::Matmul(b) => b.set_way(way),
+            Packed::Conv(w) => w.set_way(way),
+            Packed::Narrow(w) => w.set_way(way),
+            Packed::Quantized(_) => {}
+        }
+    }
+
+    /// What names of ways begin with, where weights have forms of different names.
+    pub(super) fn form(&self) -> &'static str {
+        match self {
+            Packed::Conv(w) if w.is_winograd() => "transformed tiles, ",
+            _ => "",
+        }
+    }
+
     /// Bytes held.
     pub(super) fn bytes(&self) -> usize {
         match self {
@@ -44,6 +72,23 @@ pub(super) fn number_packs(ops: &mut [PlannedStep], next: &mut usize) {
             }
             Node::Op(Op::Several(list)) => number_packs(list, next),
             node => node.lists_mut().into_iter().for_each(|list| number_packs(list, next)),
+        }
+    }
+}
+
+/// Calls `f(operation, slot)` for all that may hold packed weights, in the order of `number_packs`.
+pub(super) fn each<'a>(steps: &'a [PlannedStep], f: &mut dyn FnMut(&'a Op, usize)) {
+    for planned in steps {
+        match &planned.node {
+            Node::Op(
+                op @ (Op::Matmul(_, slot)
+                | Op::Conv(_, slot)
+                | Op::Staged(_, slot)
+                | Op::Narrow(_, slot)
+                | Op::Quantized(_, slot)),
+            ) => f(op, *slot),
+            Node::Op(Op::Several(list)) => each(list, f),
+            node => node.lists().into_iter().for_each(|list| each(list, f)),
         }
     }
 }

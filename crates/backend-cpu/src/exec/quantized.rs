@@ -70,7 +70,7 @@ impl QuantizedOp {
 
     fn packed(&self, buffers: &Buffers, s: &Sizes) -> Result<QuantizedWeights, ExecError> {
         let pair = |list: &[SymExpr]| -> Result<[i64; 2], ExecError> {
-            let all = s.all(&list[list.len() - 2..])?;
+            let all = s.extents(&list[list.len() - 2..])?;
             Ok([all[0], all[1]])
         };
         let columns = |view: &View| -> Result<Columns, ExecError> {
@@ -92,7 +92,7 @@ impl QuantizedOp {
 
     pub(super) fn run(&self, call: &Call<'_>, packed: Option<&QuantizedWeights>) -> Result<(), ExecError> {
         let s = call.sizes;
-        if s.all(&self.ranges)?.contains(&0) {
+        if s.extents(&self.ranges)?.contains(&0) {
             return Ok(());
         }
         let fresh = if packed.is_none() { Some(self.packed(call.buffers, s)?) } else { None };
@@ -103,7 +103,7 @@ impl QuantizedOp {
         let table = self.finish.table(call);
         let context = call.context(&table);
         let hook = Hook::Raw { f: call.code.epilogue(f.number), ctx: (&raw const context).cast() };
-        let (sizes, strides) = (s.all(&self.a.sizes)?, s.all(&self.a.strides)?);
+        let (sizes, strides) = (s.extents(&self.a.sizes)?, s.extents(&self.a.strides)?);
         let rank = sizes.len();
         let lead = if self.flat { 0 } else { rank - 2 };
         let dim = |d: usize| BatchDim {

@@ -67,7 +67,7 @@ impl SortOp {
 
     pub(super) fn run(&self, call: &Call<'_>) -> Result<(), ExecError> {
         let s = call.sizes;
-        let sizes = s.all(&self.input.sizes)?;
+        let sizes = s.extents(&self.input.sizes)?;
         if sizes.contains(&0) {
             return Ok(());
         }
@@ -77,7 +77,7 @@ impl SortOp {
         let mut strides = Vec::new();
         for (i, p) in places.iter().enumerate() {
             bases[i] = s.eval(&p.offset)? as isize;
-            strides.push(s.all(&p.strides)?);
+            strides.push(s.extents(&p.strides)?);
         }
         let rows = sizes.iter().product::<i64>() / n.max(1);
         let short = AtomicBool::new(false);

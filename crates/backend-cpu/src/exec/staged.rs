@@ -24,7 +24,7 @@ use super::{Buffers, Call, ExecError};
 use crate::micro::narrow;
 use crate::micro::{self, BatchDim, COut, Isa, MatRef, PackedB};
 use crate::vir::lower_kernel;
-use kernel_ir::runtime::Sizes;
+use kernel_ir::runtime::{Extents, Sizes};
 
 /// Operands and operation.
 enum Kind {
@@ -150,6 +150,16 @@ impl StagedOp {
         })
     }
 
+    /// What times of a search depend on; `None` for attention, which packs nothing.
+    pub(super) fn class(&self, s: &Sizes) -> Result<Option<String>, ExecError> {
+        if !matches!(self.kind, Kind::Matmul { .. }) {
+            return Ok(None);
+        }
+        let [(a, from), (b, to)] = &self.operands[..] else { return Ok(None) };
+        let (sizes, strides) = (s.extents(&a.sizes)?, s.extents(&a.strides)?);
+        Ok(Some(format!("product {from} {sizes:?} x {to} {:?} strides {strides:?}", s.extents(&b.sizes)?)))
+    }
+
     /// Converts and packs a constant weight; symbols have their hints.
     pub(super) fn pack(&self, buffers: &Buffers, s: &Sizes) -> Result<Option<Packed>, ExecError> {
         if !self.packs {
@@ -160,7 +170,8 @@ impl StagedOp {
                 // One matrix: the batch, which may have no entries yet, is left out.
                 let (view, dtype) = &self.operands[1];
                 let rank = view.sizes.len();
-                let (sizes, strides) = (s.all(&view.sizes[rank - 2..])?, s.all(&view.strides[rank - 2..])?);
+                let (sizes, strides) =
+                    (s.extents(&view.sizes[rank - 2..])?, s.extents(&view.strides[rank - 2..])?);
                 let b = single(view, *dtype, buffers, s, (sizes, strides))?;
                 let (k, n) = (b.sizes[0] as usize, b.sizes[1] as usize);
                 // SAFETY: the operand lies inside of its constant, by the program's promise, or is a copy.
@@ -174,7 +185,7 @@ impl StagedOp {
     }
 
     pub(super) fn run(&self, call: &Call<'_>, packed: Option<&Packed>) -> Result<(), ExecError> {
-        let out = call.sizes.all(&self.ranges)?;
+        let out = call.sizes.extents(&self.ranges)?;
         let count = out.iter().try_fold(1usize, |n, d| n.checked_mul(usize::try_from(*d).ok()?));
         let bytes = count.and_then(|n| n.checked_mul(if self.wide { 8 } else { 4 }));
         let block = Block::new(bytes.ok_or(ExecError::OutOfMemory(usize::MAX))?)?;
@@ -210,13 +221,13 @@ impl StagedOp {
     /// An operand in `f32`.
     fn single(&self, buffers: &Buffers, s: &Sizes, n: usize) -> Result<Ready<'_, f32>, ExecError> {
         let (view, dtype) = &self.operands[n];
-        single(view, *dtype, buffers, s, (s.all(&view.sizes)?, s.all(&view.strides)?))
+        single(view, *dtype, buffers, s, (s.extents(&view.sizes)?, s.extents(&view.strides)?))
     }
 
     /// An operand of another dtype, unconverted.
     fn plain<T>(&self, call: &Call<'_>, n: usize) -> Result<Ready<'_, T>, ExecError> {
         let (view, _) = &self.operands[n];
-        let (sizes, strides) = (call.sizes.all(&view.sizes)?, call.sizes.all(&view.strides)?);
+        let (sizes, strides) = (call.sizes.extents(&view.sizes)?, call.sizes.extents(&view.strides)?);
         let ptr = view.ptr::<T>(call.buffers, call.sizes)?;
         Ok(Ready { ptr, sizes, strides, copy: None, operand: PhantomData })
     }
@@ -256,9 +267,14 @@ impl StagedOp {
     /// A product with one packed matrix B for all batch entries.
     fn matmul_packed(&self, call: &Call<'_>, b: &PackedB, c: *mut f32) -> Result<(), ExecError> {
         let a = self.single(call.buffers, call.sizes, 0)?;
-        let sizes = call.sizes.all(&self.operands[1].0.sizes)?;
-        let shape =
-            Ready { ptr: a.ptr, strides: vec![0; sizes.len()], sizes, copy: None, operand: PhantomData };
+        let sizes = call.sizes.extents(&self.operands[1].0.sizes)?;
+        let shape = Ready {
+            ptr: a.ptr,
+            strides: Extents::from_elem(0, sizes.len()),
+            sizes,
+            copy: None,
+            operand: PhantomData,
+        };
         let g = product(&a, &shape, true);
         for entry in 0..g.batch.iter().map(|d| d.size).product() {
             let (mut rest, mut from, mut to) = (entry, 0isize, 0isize);

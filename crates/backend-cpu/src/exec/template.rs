@@ -19,7 +19,7 @@ use crate::micro::{
     self, BatchDim, COut, ConvPlan, ConvShape, ConvWeights, EpilogueBlock, Hook, Isa, MatRef, PackedB,
     Strides5,
 };
-use kernel_ir::runtime::Sizes;
+use kernel_ir::runtime::{Extents, Sizes};
 
 /// Products with fewer rows read the weight unpacked.
 const PACK_ROWS: i64 = 8;
@@ -33,6 +33,14 @@ pub(super) enum Finish {
 }
 
 impl Finish {
+    /// How classes of steps tell finishes apart.
+    pub(super) fn class(&self) -> &'static str {
+        match self {
+            Finish::Direct(_) => "",
+            Finish::Hook(_) => ", generated epilogue",
+        }
+    }
+
     /// The base pointers of the generated function, where there is one.
     pub(super) fn table(&self, call: &Call<'_>) -> SmallVec<[*mut u8; 8]> {
         match self {
@@ -110,6 +118,17 @@ impl MatmulOp {
         }
     }
 
+    /// What times of a search depend on.
+    pub(super) fn class(&self, s: &Sizes) -> Result<String, ExecError> {
+        Ok(format!(
+            "product f32 {:?} x {:?} strides {:?}{}",
+            s.extents(&self.a.sizes)?,
+            s.extents(&self.b.sizes)?,
+            s.extents(&self.a.strides)?,
+            self.finish.class()
+        ))
+    }
+
     /// Packs B, whose memory is bound.
     pub(super) fn pack(&self, buffers: &Buffers) -> Result<Option<PackedB>, ExecError> {
         let none = Sizes::default();
@@ -133,8 +152,8 @@ impl MatmulOp {
 
     pub(super) fn run(&self, call: &Call<'_>, packed: Option<&PackedB>) -> Result<(), ExecError> {
         let s = call.sizes;
-        let (asz, ast) = (s.all(&self.a.sizes)?, s.all(&self.a.strides)?);
-        let (bsz, bst) = (s.all(&self.b.sizes)?, s.all(&self.b.strides)?);
+        let (asz, ast) = (s.extents(&self.a.sizes)?, s.extents(&self.a.strides)?);
+        let (bsz, bst) = (s.extents(&self.b.sizes)?, s.extents(&self.b.strides)?);
         let rank = asz.len();
         let (k, n) = (asz[rank - 1] as usize, bsz[rank - 1] as usize);
         let folded = if self.flat { rank - 1 } else { 1 };
@@ -158,7 +177,7 @@ impl MatmulOp {
                 unsafe { d.epilogue(call.buffers, s, n)? },
                 d.out.ptr(call.buffers, s)?,
                 s.eval(&d.out.row)? as isize,
-                s.all(&d.out.batch)?,
+                s.extents(&d.out.batch)?,
             ),
             Finish::Hook(f) => {
                 let hook = Hook::Raw { f: call.code.epilogue(f.number), ctx: (&raw const context).cast() };
@@ -183,7 +202,7 @@ impl MatmulOp {
                 unsafe { micro::matmul_packed(&micro::MatmulPacked { m, a, b, c, epilogue }) }
             }
             _ => {
-                let batch: Vec<BatchDim> = (0..lead.len())
+                let batch: SmallVec<[BatchDim; 2]> = (0..lead.len())
                     .map(|d| BatchDim {
                         size: lead[d] as usize,
                         a_stride: ast[d] as isize,
@@ -223,8 +242,8 @@ pub(super) fn trailing_units(sizes: &[i64]) -> usize {
     sizes.iter().rev().take_while(|n| **n == 1).count().min(sizes.len() - 1)
 }
 
-fn row_major(sizes: &[i64], last: i64) -> Vec<i64> {
-    let mut strides = vec![last; sizes.len()];
+fn row_major(sizes: &[i64], last: i64) -> Extents {
+    let mut strides = Extents::from_elem(last, sizes.len());
     for d in (1..sizes.len()).rev() {
         strides[d - 1] = strides[d] * sizes[d];
     }
@@ -303,8 +322,8 @@ impl ConvOp {
         if let Some(plan) = plans.get(s) {
             return Ok(plan.clone());
         }
-        let (input, weight) = (s.all(&self.input.sizes)?, s.all(&self.weight.sizes)?);
-        let out = s.all(&self.conv.epilogue.ranges)?;
+        let (input, weight) = (s.extents(&self.input.sizes)?, s.extents(&self.weight.sizes)?);
+        let out = s.extents(&self.conv.epilogue.ranges)?;
         let shape = conv_shape(&self.conv, &input, &weight, &out);
         let spatial = triple(&out[2..], 1).map(|x| x as usize);
         let output = match &self.finish {
@@ -312,12 +331,12 @@ impl ConvOp {
             Finish::Direct(d) => {
                 let w = s.eval(&d.out.row)? as isize;
                 let h = w * spatial[2] as isize;
-                let n = s.all(&d.out.batch)?.first().copied().unwrap_or(0) as isize;
+                let n = s.extents(&d.out.batch)?.first().copied().unwrap_or(0) as isize;
                 Strides5 { n, c: 1, d: h * spatial[1] as isize, h, w }
             }
             Finish::Hook(_) => Strides5::channels_last(out[1] as usize, spatial),
         };
-        let strides = s.all(&self.input.strides)?;
+        let strides = s.extents(&self.input.strides)?;
         let strides =
             if self.dtypes[0] == DType::F32 { strides } else { converted_strides(&input, &strides) };
         let plan =
@@ -330,8 +349,26 @@ impl ConvOp {
     /// An operand in `f32`.
     fn single(&self, operand: usize, buffers: &Buffers, s: &Sizes) -> Result<Ready<'_, f32>, ExecError> {
         let view = [&self.input, &self.weight][operand];
-        let layout = (s.all(&view.sizes)?, s.all(&view.strides)?);
+        let layout = (s.extents(&view.sizes)?, s.extents(&view.strides)?);
         single(view, self.dtypes[operand], buffers, s, layout)
+    }
+
+    /// What times of a search depend on.
+    pub(super) fn class(&self, s: &Sizes) -> Result<String, ExecError> {
+        let plan = self.plan(s)?;
+        let strides = s.extents(&self.input.strides)?;
+        Ok(format!("convolution f32 {}, strides {strides:?}{}", plan.shape, self.finish.class()))
+    }
+
+    /// Packs the constant weight in the form that [`ConvOp::pack`] does not choose; `None` where there is one form alone.
+    pub(super) fn pack_otherwise(
+        &self,
+        buffers: &Buffers,
+        s: &Sizes,
+    ) -> Result<Option<ConvWeights>, ExecError> {
+        let (weight, plan) = (self.single(1, buffers, s)?, self.plan(s)?);
+        // SAFETY: the weight lies inside of its buffer, by the program's promise, or is a copy.
+        Ok(unsafe { plan.pack_otherwise(weight.ptr, weight.five()) })
     }
 
     /// Packs the constant weight at the given sizes.
@@ -343,7 +380,7 @@ impl ConvOp {
 
     pub(super) fn run(&self, call: &Call<'_>, packed: Option<&ConvWeights>) -> Result<(), ExecError> {
         let s = call.sizes;
-        let out = s.all(&self.conv.epilogue.ranges)?;
+        let out = s.extents(&self.conv.epilogue.ranges)?;
         if out.contains(&0) {
             return Ok(());
         }
@@ -406,7 +443,7 @@ pub(super) fn sums_place<T>(
     call: &Call<'_>,
 ) -> Result<Option<(*mut T, [isize; 3])>, ExecError> {
     let Some(view) = sums else { return Ok(None) };
-    let s = call.sizes.all(&view.strides)?;
+    let s = call.sizes.extents(&view.strides)?;
     let ptr = view.ptr::<T>(call.buffers, call.sizes)?.cast_mut();
     Ok(Some((ptr, [s[0] as isize, s[1] as isize, s[2] as isize])))
 }
@@ -429,15 +466,15 @@ impl AttentionOp {
 
     pub(super) fn run(&self, call: &Call<'_>) -> Result<(), ExecError> {
         let s = call.sizes;
-        let out = s.all(&self.ranges)?;
+        let out = s.extents(&self.ranges)?;
         if out.contains(&0) && self.sums.is_none() {
             return Ok(());
         }
         let four = |v: &[SymExpr]| -> Result<[isize; 4], ExecError> {
-            let v = s.all(v)?;
+            let v = s.extents(v)?;
             Ok([v[0] as isize, v[1] as isize, v[2] as isize, v[3] as isize])
         };
-        let (q, k) = (s.all(&self.q.sizes)?, s.all(&self.k.sizes)?);
+        let (q, k) = (s.extents(&self.q.sizes)?, s.extents(&self.k.sizes)?);
         let mask = match &self.mask {
             None => micro::Mask::None,
             Some((m, DType::Bool)) => {
@@ -455,7 +492,7 @@ impl AttentionOp {
         let mut scratch = None;
         let (o, o_strides) = match plain {
             Some(d) => {
-                let b = s.all(&d.out.batch)?;
+                let b = s.extents(&d.out.batch)?;
                 (d.out.ptr(call.buffers, s)?, [b[0] as isize, b[1] as isize, s.eval(&d.out.row)? as isize, 1])
             }
             None => {

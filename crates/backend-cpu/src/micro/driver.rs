@@ -9,7 +9,7 @@ use super::kernel::{Finish, MAX_MR, Target, Tile, panel_width, tile_fn, tile_row
 use super::outer::{Outer, Run, outer};
 use super::pack::pack_panel;
 use super::transpose::{self, Source};
-use super::{Isa, MicroError, scratch, team};
+use super::{Cut, Isa, MicroError, scratch, team};
 
 /// Values of k in one pass over a block: a panel slice of 32 columns is then 48 KiB and is read by every tile of the
 /// block from the second-level cache at a small part of its bandwidth.
@@ -56,6 +56,8 @@ pub(crate) struct Product<'a> {
     pub(crate) batch: usize,
     /// First column of this product in the epilogue's columns (a group of a convolution).
     pub(crate) col0: usize,
+    /// How it is cut into tasks beside the rule.
+    pub(crate) cut: Cut,
 }
 
 // SAFETY: the pointers are used under the promises of the unsafe entry points: good from any thread.

@@ -69,6 +69,8 @@ impl Grid {
                 grid.row_blocks = 2 * r;
             }
         }
+        grid.row_blocks = p.cut.rows(grid.row_blocks / groups, tiles / groups) * groups;
+        grid.panel_blocks = p.cut.columns(grid.panel_blocks, panels);
         grid
     }
 

@@ -24,6 +24,19 @@ pub enum IsaError {
     Missing(Isa),
 }
 
+/// Maker, family, model and stepping of the processor, as far as they tell processors apart whose caches and rates differ.
+pub fn processor() -> String {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::__cpuid;
+        // PROOF: every x86-64 processor has these leaves.
+        let (maker, version) = (__cpuid(0), __cpuid(1));
+        format!("{:x}{:x}{:x} {:x}", maker.ebx, maker.edx, maker.ecx, version.eax)
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    std::env::consts::ARCH.to_owned()
+}
+
 /// One variant of every kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Isa {

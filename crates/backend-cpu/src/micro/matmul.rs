@@ -5,7 +5,7 @@ use super::driver::{self, Product, Rows};
 use super::kernel::panel_width;
 use super::pack::pack_panel;
 use super::transpose::{self, Source};
-use super::{COut, Epilogue, EpilogueBlock, Hook, MicroError, PackedB, scratch, skinny, team};
+use super::{COut, Cut, Epilogue, EpilogueBlock, Hook, MicroError, PackedB, scratch, skinny, team};
 
 /// A read-only matrix: element `(i, j)` at `ptr + i * row_stride + j * col_stride`. Strides may be 0 or negative.
 #[derive(Debug, Clone, Copy)]
@@ -112,6 +112,7 @@ pub unsafe fn matmul_packed(call: &MatmulPacked<'_>) -> Result<(), MicroError> {
         epilogue: call.epilogue,
         batch: 0,
         col0: 0,
+        cut: b.cut(),
     };
     // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
     unsafe { driver::run(1, &product, &|_| product) }
@@ -352,6 +353,7 @@ impl Chunk<'_, '_> {
             epilogue,
             batch: i,
             col0,
+            cut: Cut::default(),
         }
     }
 }

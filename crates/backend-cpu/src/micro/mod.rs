@@ -82,6 +82,7 @@ pub mod team;
 mod tests;
 mod transpose;
 mod turned;
+mod way;
 
 #[cfg(target_arch = "x86_64")]
 pub use attention::attention_bf16;
@@ -92,12 +93,13 @@ pub use attention::{
 pub use conv::{ConvPlan, ConvShape, ConvWeights, Strides5};
 pub use epilogue::{Activation, Blocks, COut, Epilogue, EpilogueBlock, Hook, Residual};
 pub use error::MicroError;
-pub use isa::{Isa, IsaError};
+pub use isa::{Isa, IsaError, processor};
 pub use matmul::{BatchDim, MatRef, MatmulPacked, MatmulStrided, matmul_packed, matmul_strided};
 pub use matmul_f64::{MatmulF64, matmul_f64};
 pub use pack::PackedB;
 pub(crate) use scratch::AlignedBuf;
 pub use turned::Lines;
+pub use way::{Cut, Way};
 
 /// All that chooses among the hand-written kernels of a program on this machine: what was compiled or packed for one choice does not fit another.
 pub fn variant() -> String {

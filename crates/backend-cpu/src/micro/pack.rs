@@ -7,7 +7,7 @@ use super::error::same;
 use super::kernel::panel_width;
 use super::scratch::AlignedBuf;
 use super::transpose::{self, Source};
-use super::{Isa, MicroError};
+use super::{Cut, Isa, MicroError, Way};
 
 /// A `[K, N]` matrix (or a convolution weight: `[taps * C_in, C_out]` for each group) in panels of one instruction set.
 /// Columns beyond N in the last panel are zeros.
@@ -17,6 +17,7 @@ pub struct PackedB {
     k: usize,
     n: usize,
     buf: AlignedBuf,
+    cut: Cut,
 }
 
 impl PackedB {
@@ -46,7 +47,8 @@ impl PackedB {
 
     /// Zeros, for `fill`.
     pub(crate) fn new(isa: Isa, groups: usize, k: usize, n: usize) -> PackedB {
-        PackedB { isa, groups, k, n, buf: AlignedBuf::zeroed(PackedB::values(isa, [groups, k, n])) }
+        let buf = AlignedBuf::zeroed(PackedB::values(isa, [groups, k, n]));
+        PackedB { isa, groups, k, n, buf, cut: Cut::default() }
     }
 
     /// Values that panels of this shape take.
@@ -61,14 +63,29 @@ impl PackedB {
     pub(crate) unsafe fn lent(isa: Isa, [groups, k, n]: [usize; 3], ptr: *mut f32) -> PackedB {
         // SAFETY: the caller's promise.
         let buf = unsafe { AlignedBuf::lent(ptr, PackedB::values(isa, [groups, k, n])) };
-        PackedB { isa, groups, k, n, buf }
+        PackedB { isa, groups, k, n, buf, cut: Cut::default() }
     }
 
     /// Restores [`PackedB::as_bytes`] of this shape; `None` where the buffer has another size.
     pub(crate) fn of_file(isa: Isa, [groups, k, n]: [usize; 3], buf: AlignedBuf) -> Option<PackedB> {
         let width = panel_width(isa);
         let len = n.div_ceil(width).checked_mul(k)?.checked_mul(width)?.checked_mul(groups)?;
-        (buf.len() == len).then_some(PackedB { isa, groups, k, n, buf })
+        (buf.len() == len).then_some(PackedB { isa, groups, k, n, buf, cut: Cut::default() })
+    }
+
+    /// The ways to multiply by it, the rule's own one first.
+    pub(crate) fn ways(&self) -> Vec<Way> {
+        Way::cuts(None).collect()
+    }
+
+    /// Chooses one of [`PackedB::ways`].
+    pub(crate) fn set_way(&mut self, way: Way) {
+        self.cut = way.cut;
+    }
+
+    /// How products by it are cut.
+    pub(super) fn cut(&self) -> Cut {
+        self.cut
     }
 
     /// Groups, K and N.

@@ -110,8 +110,8 @@ fn damaged_payloads_are_refused() {
     assert_eq!(load(&longer).err().unwrap().kind, ErrorKind::Damaged);
     // The code of another program.
     let other = compiled(&program(2)).save_artifact().unwrap();
-    // The threads, the empty folder, and the program with its length.
-    let program_bytes = |saved: &[u8]| 24 + u64::from_le_bytes(saved[16..24].try_into().unwrap()) as usize;
+    // The threads, whether it searches, the empty folder, and the program with its length.
+    let program_bytes = |saved: &[u8]| 32 + u64::from_le_bytes(saved[24..32].try_into().unwrap()) as usize;
     let mixed = [&saved[..program_bytes(&saved)], &other[program_bytes(&other)..]].concat();
     assert_eq!(load(&mixed).err().unwrap().kind, ErrorKind::Damaged);
 }

@@ -38,7 +38,7 @@ fn program(symbols: &str, inputs: &[&str], outputs: &[&str], steps: &str) -> Pro
 }
 
 fn compiled(p: &Program, threads: usize) -> Compiled {
-    Compiled::new(p.clone(), ExecOptions { threads }).unwrap()
+    Compiled::new(p.clone(), ExecOptions { threads, ..ExecOptions::default() }).unwrap()
 }
 
 /// Inputs for a program: integers below `size`, every third truth value false, other numbers spread.

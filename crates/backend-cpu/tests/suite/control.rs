@@ -66,7 +66,7 @@ plan bytes 0:
 
 fn compiled() -> Compiled {
     let program: Program = PROGRAM.parse().unwrap();
-    Compiled::new(program, ExecOptions { threads: 2 }).unwrap()
+    Compiled::new(program, ExecOptions { threads: 2, ..ExecOptions::default() }).unwrap()
 }
 
 fn run(c: &Compiled, u: i64, flag: bool) -> Result<Vec<Data>, ExecError> {

@@ -564,7 +564,8 @@ fn threads_share_work_without_changing_results() {
         programs.push(b.finish());
     }
     for p in programs {
-        let make = |threads| Compiled::new(p.clone(), ExecOptions { threads }).unwrap();
+        let make =
+            |threads| Compiled::new(p.clone(), ExecOptions { threads, ..ExecOptions::default() }).unwrap();
         let one = execute(&make(1), std::slice::from_ref(&x)).unwrap();
         let three = execute(&make(3), std::slice::from_ref(&x)).unwrap();
         assert_eq!(one[0].values, three[0].values);

@@ -13,3 +13,4 @@ mod split;
 mod staged;
 mod templates;
 mod together;
+mod tune;

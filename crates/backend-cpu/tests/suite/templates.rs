@@ -234,7 +234,7 @@ fn constant_weights_are_packed_and_any_number_of_rows_runs() {
         }));
         let weight = data(&[n, k], 5);
         let floats: Vec<f32> = weight.values.iter().map(|v| v.as_f64() as f32).collect();
-        let mut c = Compiled::new(b.finish(), ExecOptions { threads: 2 }).unwrap();
+        let mut c = Compiled::new(b.finish(), ExecOptions { threads: 2, ..ExecOptions::default() }).unwrap();
         assert!(execute(&c, &[data(&[1, k], 1)]).unwrap_err().to_string().contains("bind_constants"));
         let view = TensorView::from_slice(&floats, DType::F32, &[40, 24], &[24, 1]).unwrap();
         // SAFETY: `floats` outlives the program.

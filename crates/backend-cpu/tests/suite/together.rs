@@ -70,7 +70,7 @@ fn check(p: &Program, inputs: &[Data], sizes: &[i64]) -> Vec<Data> {
     let single = p.one_by_one();
     kernel_ir::verify(&single).unwrap();
     let run = |p: &Program, threads: usize| {
-        let compiled = Compiled::new(p.clone(), ExecOptions { threads }).unwrap();
+        let compiled = Compiled::new(p.clone(), ExecOptions { threads, ..ExecOptions::default() }).unwrap();
         execute(&compiled, inputs).unwrap()
     };
     let wanted = run(&single, 1);

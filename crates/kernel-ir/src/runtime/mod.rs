@@ -18,7 +18,7 @@ pub use exchange::{
 };
 pub use machine::{Exec, Machine};
 pub use planned::{Node, Number, Plan, PlannedStep, control};
-pub use sizes::Sizes;
+pub use sizes::{Extents, Sizes};
 
 use ir_core::DType;
 

@@ -1,9 +1,13 @@
 //! Values of the size symbols of a call.
 
 use ir_core::{Atom, EntityId, SymExpr, SymId};
+use smallvec::SmallVec;
 
 use super::RunError;
 use crate::Program;
+
+/// Sizes or strides of a tensor, in place up to six dimensions.
+pub type Extents = SmallVec<[i64; 6]>;
 
 /// One value per symbol, by the symbol's number. A symbol that is not bound yet has its hint or the start of its range.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -56,5 +60,16 @@ impl Sizes {
     /// As for [`eval`](Sizes::eval).
     pub fn all(&self, es: &[SymExpr]) -> Result<Vec<i64>, RunError> {
         es.iter().map(|e| self.eval(e)).collect()
+    }
+    /// The same without memory of its own for as many as tensors have dimensions: for executors, which need them at each step.
+    ///
+    /// # Errors
+    /// As for [`eval`](Sizes::eval).
+    pub fn extents(&self, es: &[SymExpr]) -> Result<Extents, RunError> {
+        let mut all = Extents::with_capacity(es.len());
+        for e in es {
+            all.push(self.eval(e)?);
+        }
+        Ok(all)
     }
 }

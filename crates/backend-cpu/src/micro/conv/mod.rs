@@ -265,6 +265,7 @@ impl<'a> Call<'a> {
             epilogue: *self.epilogue,
             batch: image,
             col0,
+            cut: self.b.cut(),
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::micro::driver::part;
 use crate::micro::error::same;
 use crate::micro::kernel::{panel_width, tile_rows};
 use crate::micro::scratch::AlignedBuf;
-use crate::micro::{Isa, MicroError, PackedB};
+use crate::micro::{Isa, MicroError, PackedB, Way};
 
 /// With fewer input channels a run of k is too short; then a row of the kernel window is the run instead.
 const FEW_CHANNELS: usize = 8;
@@ -102,6 +102,19 @@ impl ConvWeights {
         match &self.0 {
             Weights::Packed(b) | Weights::Winograd(b) => Some(b),
             Weights::Depthwise(_) => None,
+        }
+    }
+    /// The ways to convolve by them, the rule's own one first; none where there is no choice.
+    pub(crate) fn ways(&self) -> Vec<Way> {
+        match &self.0 {
+            Weights::Packed(b) => b.ways(),
+            Weights::Winograd(_) | Weights::Depthwise(_) => Vec::new(),
+        }
+    }
+    /// Chooses one of [`ConvWeights::ways`].
+    pub(crate) fn set_way(&mut self, way: Way) {
+        if let Weights::Packed(b) = &mut self.0 {
+            b.set_way(way);
         }
     }
     /// Whether they were transformed.

@@ -1,5 +1,7 @@
 //! Sizes and strides of a convolution, and the checks on them.
 
+use std::fmt;
+
 use crate::micro::MicroError;
 
 /// Sizes of a convolution `[N, C, D, H, W] -> [N, O, OD, OH, OW]`. A 2-D convolution has D = 1, a 1-D one D = H = 1. Spatial
@@ -26,6 +28,19 @@ pub struct ConvShape {
     pub pad_lo: [usize; 3],
     /// Zeros after the last element.
     pub pad_hi: [usize; 3],
+}
+
+impl fmt::Display for ConvShape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let s = self;
+        write!(
+            f,
+            "[{}, {}] {:?} -> {}, window {:?}",
+            s.batch, s.in_channels, s.input, s.out_channels, s.kernel
+        )?;
+        write!(f, ", stride {:?}, dilation {:?}", s.stride, s.dilation)?;
+        write!(f, ", padding {:?} {:?}, groups {}", s.pad_lo, s.pad_hi, s.groups)
+    }
 }
 
 impl ConvShape {

@@ -114,6 +114,21 @@ impl ConvPlan {
         }
     }
 
+    /// The same in the form that [`ConvPlan::pack_constant`] does not choose; `None` where there is one form alone.
+    ///
+    /// # Safety
+    /// As [`ConvPlan::pack_weights`].
+    pub(crate) unsafe fn pack_otherwise(&self, ptr: *const f32, strides: [isize; 5]) -> Option<ConvWeights> {
+        self.winograd.as_ref()?;
+        // SAFETY: the caller's promise.
+        unsafe {
+            match pays(&self.shape, self.out) {
+                true => Some(self.pack_weights(ptr, strides)),
+                false => self.pack_transformed(ptr, strides),
+            }
+        }
+    }
+
     /// Transforms a weight; `None` where the convolution is none that this module computes.
     ///
     /// # Safety

@@ -39,6 +39,11 @@ impl NarrowConv {
         Ok(NarrowConv { isa, numbers, shape, out: shape.output()?, input, zero })
     }
 
+    /// Sizes, window and padding.
+    pub(crate) fn shape(&self) -> &ConvShape {
+        &self.shape
+    }
+
     /// Whether each channel has a window of its own, so that there is nothing to multiply by panels.
     fn is_depthwise(&self) -> bool {
         let s = &self.shape;

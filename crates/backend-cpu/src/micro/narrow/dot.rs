@@ -17,7 +17,7 @@ pub(in crate::micro) const TILE_ROWS: usize = 16;
 
 /// One implementation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Unit {
+pub(in crate::micro) enum Unit {
     /// Integers in plain Rust.
     Portable,
     /// Integers by products of pairs of 16-bit numbers.
@@ -70,6 +70,18 @@ impl Unit {
     #[cfg(not(target_arch = "x86_64"))]
     pub(super) fn of_vectors(numbers: Narrow, isa: Isa) -> Option<Unit> {
         Unit::of(numbers, isa)
+    }
+
+    /// Those whose panels are the same and that are no slower in general: tiles and what stands in for them, and for `bf16` both ways by vectors.
+    pub(super) fn all(numbers: Narrow, isa: Isa) -> Vec<Unit> {
+        let found = [Unit::of(numbers, isa), Unit::of_vectors(numbers, isa)];
+        let mut all: Vec<Unit> = found.into_iter().flatten().collect();
+        #[cfg(target_arch = "x86_64")]
+        if all.contains(&Unit::Bf16) {
+            all.push(Unit::Widened);
+        }
+        all.dedup();
+        all
     }
 
     /// Most panels of one tile.

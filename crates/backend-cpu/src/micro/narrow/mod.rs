@@ -41,7 +41,7 @@ pub(super) use product::Laid;
 pub use product::{NarrowMatmul, matmul};
 
 use super::{Isa, MicroError};
-use dot::Unit;
+pub(super) use dot::Unit;
 use pack::Form;
 
 /// The numbers of A. Those of B are `i8` for integers, else the same.

@@ -4,7 +4,7 @@
 use super::dot::{BLOCK, GROUP, PANEL, PIECE};
 use super::{Narrow, Unit, unit};
 use crate::micro::scratch::AlignedBuf;
-use crate::micro::{Isa, MicroError, team};
+use crate::micro::{Cut, Isa, MicroError, Way, team};
 
 /// A matrix `[K, N]` for each group, packed, with what each column's sum begins with. For depthwise convolutions it is
 /// `[taps, channels]` of 32-bit numbers instead.
@@ -12,6 +12,7 @@ pub struct NarrowWeights {
     pub(super) numbers: Narrow,
     pub(super) unit: Unit,
     pub(super) form: Form,
+    pub(super) cut: Cut,
     groups: usize,
     k: usize,
     n: usize,
@@ -118,7 +119,7 @@ impl NarrowWeights {
         zero: i32,
     ) -> Result<NarrowWeights, MicroError> {
         let unit = unit((numbers, isa), form, k)?;
-        let mut packed = NarrowWeights { numbers, unit, form, groups, k, n, buf: AlignedBuf::new(0) };
+        let mut packed = NarrowWeights::in_buffer((numbers, unit, form), [groups, k, n], AlignedBuf::new(0));
         packed.buf = AlignedBuf::zeroed(packed.words());
         let (shift, panels) = (zero + i32::from(numbers.bias()), packed.panels());
         team::par_for_work(groups * panels, groups * k * n, &|i| {
@@ -135,14 +136,13 @@ impl NarrowWeights {
         NarrowWeights::in_buffer((Narrow::Bf16, Unit::Tiles, Form::Panels), sizes, empty).words()
     }
 
-    /// Matrices in memory of [`NarrowWeights::words_of`] values, not packed yet.
-    #[cfg(target_arch = "x86_64")]
+    /// Matrices in memory that the caller gives, packed or to be filled.
     pub(super) fn in_buffer(
         (numbers, unit, form): (Narrow, Unit, Form),
         [groups, k, n]: [usize; 3],
         buf: AlignedBuf,
     ) -> NarrowWeights {
-        NarrowWeights { numbers, unit, form, groups, k, n, buf }
+        NarrowWeights { numbers, unit, form, cut: Cut::default(), groups, k, n, buf }
     }
 
     /// Restores [`NarrowWeights::as_bytes`]; `None` where the buffer has another size.
@@ -159,9 +159,25 @@ impl NarrowWeights {
             8 => (Narrow::Bf16, Form::Windows),
             _ => return None,
         };
-        let packed =
-            NarrowWeights { numbers, unit: unit((numbers, isa), form, k).ok()?, form, groups, k, n, buf };
+        let unit = unit((numbers, isa), form, k).ok()?;
+        let packed = NarrowWeights::in_buffer((numbers, unit, form), [groups, k, n], buf);
         (packed.buf.len() == packed.words()).then_some(packed)
+    }
+
+    /// The ways to multiply by it on this processor, the rule's own one first; none where there is no choice.
+    pub(crate) fn ways(&self, isa: Isa) -> Vec<Way> {
+        if self.form != Form::Panels {
+            return Vec::new();
+        }
+        let others = Unit::all(self.numbers, isa).into_iter().filter(|unit| *unit != self.unit);
+        let others = others.map(|unit| Way { unit: Some(unit), cut: Cut::default() });
+        Way::cuts(Some(self.unit)).chain(others).collect()
+    }
+
+    /// Chooses one of [`NarrowWeights::ways`].
+    pub(crate) fn set_way(&mut self, way: Way) {
+        self.unit = way.unit.unwrap_or(self.unit);
+        self.cut = way.cut;
     }
 
     /// The number by which [`NarrowWeights::of_file`] tells numbers and layout.

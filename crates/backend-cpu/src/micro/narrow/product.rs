@@ -228,6 +228,8 @@ impl Grid {
             // Rows that are shared by several blocks of panels are copied for each.
             if rows { grid.rows *= 2 } else { grid.panels *= 2 }
         }
+        grid.rows = b.cut.rows(grid.rows, m.div_ceil(MAX_ROWS));
+        grid.panels = b.cut.columns(grid.panels, blocks);
         grid
     }
 
@@ -260,10 +262,12 @@ impl Grid {
                 panels *= 2;
             }
             if rows == units.count || count * rows >= 4 * threads {
-                return best;
+                break;
             }
             rows = (2 * rows).min(units.count);
         }
+        let (rows, panels) = (b.cut.rows(best.rows, units.count), b.cut.columns(best.panels, blocks));
+        Grid { rows, panels }
     }
 
     /// Tasks of each product.

@@ -117,6 +117,32 @@ fn packed_products_match_f64() {
 }
 
 #[test]
+fn products_are_the_same_to_the_last_bit_however_they_are_cut() {
+    for isa in isas() {
+        for (m, n, k) in [(5, 65, 64), (33, 40, 1024), (400, 200, 70), (100, 130, 600)] {
+            let (a, b) = (Mat::new(0, 1, m, k), Mat::new(1, 2, k, n));
+            // SAFETY: B is as large as described.
+            let mut packed = unsafe { PackedB::pack(isa, b.data.as_ptr(), k, n, b.rows, b.cols) }.unwrap();
+            let mut results = Vec::new();
+            for way in packed.ways() {
+                packed.set_way(way);
+                let mut c = vec![9.0f32; m * n];
+                let to = COut::Memory { ptr: c.as_mut_ptr(), row_stride: n };
+                let epilogue = Epilogue::default();
+                let call = MatmulPacked { m, a: a.view(), b: &packed, c: to, epilogue };
+                // SAFETY: the operands are as large as described.
+                unsafe { matmul_packed(&call) }.unwrap();
+                results.push((way, c));
+            }
+            let (_, rule) = &results[0];
+            for (way, c) in &results[1..] {
+                assert!(c == rule, "{isa:?} {m} {n} {k}: {way}");
+            }
+        }
+    }
+}
+
+#[test]
 fn products_match_in_a_team_of_many() {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(5).build().unwrap();
     pool.install(|| {

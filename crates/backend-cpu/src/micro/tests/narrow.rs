@@ -113,6 +113,33 @@ fn integer_products_are_exact() {
 }
 
 #[test]
+fn sums_of_integers_are_the_same_in_all_ways() {
+    for isa in isas() {
+        for [m, n, k] in [[3, 70, 64], [67, 200, 300], [150, 33, 4]] {
+            let (a, b) = (bytes(m * k, 1), bytes(k * n, 2));
+            // SAFETY: B has `k * n` elements.
+            let packed =
+                unsafe { NarrowWeights::pack((Narrow::U8, isa), b.as_ptr(), [k, n], [1, k as isize], 3) };
+            let mut packed = packed.unwrap();
+            let mut all = Vec::new();
+            for way in packed.ways(isa) {
+                packed.set_way(way);
+                let results = Results::new([1, m, n]);
+                let store = |block: &EpilogueBlock| results.store(block);
+                let (strides, hook) = ([k as isize, 1], Hook::Closure(&store));
+                let call = NarrowMatmul { m, a: a.as_ptr(), strides, b: &packed, batch: &[], hook };
+                // SAFETY: A has `m * k` elements.
+                unsafe { matmul(&call) }.unwrap();
+                all.push((way, results.all()));
+            }
+            for (way, sums) in &all[1..] {
+                assert!(*sums == all[0].1, "{isa:?} {m} {n} {k}: {way}");
+            }
+        }
+    }
+}
+
+#[test]
 fn extreme_integers_do_not_saturate() {
     let k = 4096;
     for isa in isas() {

@@ -194,7 +194,8 @@ pub fn execute(c: &Compiled, inputs: &[Data]) -> Result<Vec<Data>, backend_cpu::
 
 pub fn compile(p: Program) -> Compiled {
     let text = p.to_string();
-    Compiled::new(p, ExecOptions { threads: 1 }).unwrap_or_else(|e| panic!("{e}\n{text}"))
+    Compiled::new(p, ExecOptions { threads: 1, ..ExecOptions::default() })
+        .unwrap_or_else(|e| panic!("{e}\n{text}"))
 }
 
 pub fn run(p: Program, inputs: &[Data]) -> Vec<Data> {
