@@ -7,6 +7,7 @@
 
 mod arithmetic;
 mod attention;
+mod clamps;
 mod conv;
 mod cse;
 mod dead;
@@ -96,6 +97,7 @@ pub const PASSES: &[Pass] = &[
     Pass { name: "patches", run: patches::run },
     Pass { name: "sums", run: sums::run },
     Pass { name: "quotients", run: quotients::run },
+    Pass { name: "clamps", run: clamps::run },
     Pass { name: "views-again", run: views::run },
     Pass { name: "cse-again", run: cse::run },
     Pass { name: "dead", run: dead::run },

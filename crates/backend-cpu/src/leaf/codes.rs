@@ -127,6 +127,7 @@ codes! {
         VPSHIFTD code(1, 1, 0x72, 0);
         VCVTDQ2PS code(0, 1, 0x5b, 0);
         VCVTTPS2DQ code(2, 1, 0x5b, 0);
+        VCVTPS2DQ code(1, 1, 0x5b, 0);
         VCVTDQ2PD narrow(2, 1, 0xe6, 0, 32);
         VCVTTPD2DQ code(1, 1, 0xe6, 1);
         VCVTPS2PD narrow(0, 1, 0x5a, 0, 32);
@@ -198,7 +199,6 @@ codes! {
     Avx2 {
         VROUNDPS vex(1, 3, 0x08, 0);
         VROUNDPD vex(1, 3, 0x09, 0);
-        VCVTPS2DQ vex(1, 1, 0x5b, 0);
         VPANDN vex(1, 1, 0xdf, 0);
         VPSHIFTQ vex(1, 1, 0x73, 0);
         VPSRLVQ vex(1, 2, 0x45, 1);

@@ -2,13 +2,14 @@
 
 use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
 use ir_core::{DType, Scalar};
+use kernel_ir::{ScalarOp, Val};
 
 use super::codes as c;
 use super::ir::V;
 use super::lower::{Lower, Regs};
 use super::target::Target;
 use crate::math::{Halves, Lanes};
-use crate::vir::Class;
+use crate::vir::{Class, Range, VKind};
 
 impl Lower<'_> {
     /// Floats truncate to integers (saturating at 32 or 64 bits, then wrapping), integers wrap, `bool` is "not zero".
@@ -79,6 +80,21 @@ impl Lower<'_> {
     /// Two registers half full of lanes of 32 bits as one.
     pub(super) fn halves(&mut self, class: Class, low: V, high: V) -> Regs {
         Regs::from_elem(self.b.halves(class, low, high), 1)
+    }
+
+    /// Floats that surely lie in the range of an integer type of 8 or 16 bits, as integers in whose lanes the low bits are the result:
+    /// of `NaN` they are 0. What is rounded to whole numbers first is rounded by the conversion.
+    pub(super) fn small_integers(&mut self, to: DType, v: Val) -> Option<Regs> {
+        let body = self.body();
+        if self.dtype(v) != DType::F32 || !body[v.0 as usize].varies || !Range::of(body, v).is_within(to) {
+            return None;
+        }
+        let (code, x) = match &body[v.0 as usize].kind {
+            VKind::Op { op: ScalarOp::Round, args } => (c::VCVTPS2DQ, args[0]),
+            _ => (c::VCVTTPS2DQ, v),
+        };
+        let x = self.get(x)?;
+        Some(self.map1(&x, |b, x| b.one(code, Class::I32, x)))
     }
 
     /// Floats to integers: the instruction gives the smallest integer for all that does not fit.

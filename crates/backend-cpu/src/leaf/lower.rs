@@ -407,7 +407,10 @@ impl<'k> Lower<'k> {
                 let (from, x) = (self.dtype(*v), self.get(*v)?);
                 match self.body()[v.0 as usize].sixteen.has(inst.dtype) {
                     true => x,
-                    false => self.cast(from, inst.dtype, &x)?,
+                    false => match self.small_integers(inst.dtype, *v) {
+                        Some(integers) => self.wrap(inst.dtype, integers),
+                        None => self.cast(from, inst.dtype, &x)?,
+                    },
                 }
             }
             VKind::Bitcast(v) => {
@@ -564,7 +567,15 @@ impl<'k> Lower<'k> {
     }
 
     fn store(&mut self, at: &Access, value: Val, mask: Option<Val>) -> Option<()> {
-        let regs = self.get(value)?;
+        let regs = match self.body()[value.0 as usize].kind {
+            // Stores take the low bits of a lane.
+            VKind::Cast(v) if self.dtype(value) == at.dtype => self.small_integers(at.dtype, v),
+            _ => None,
+        };
+        let regs = match regs {
+            Some(regs) => regs,
+            None => self.get(value)?,
+        };
         let class = Class::of(at.dtype);
         if Class::of(self.dtype(value)) != class || at.along == Along::Uniform {
             return None;
