@@ -102,7 +102,7 @@ impl Callable {
         backend: &LoadedBackend,
         options: &Options,
     ) -> Result<Callable, Error> {
-        let cx = Cx::inference()?.mixed(options.mixed(backend));
+        let cx = Cx::inference()?.on(backend, options);
         let functional = program.through(StageId::Functional, &cx)?;
         let wiring = Wiring::of(&functional);
         let no_weight = |name: &str| {
