@@ -107,11 +107,46 @@ def without_inductors_backends():
             setattr(codecache, name, value)
 
 
+@functools.cache
+def _system_without_triton() -> dict[str, Any]:
+    """What torch's keys say of the system, less a hash of Triton's files."""
+    from torch._inductor.codecache import CacheBase
+    from torch._inductor.runtime import triton_compat
+
+    before = triton_compat.HAS_TRITON
+    triton_compat.HAS_TRITON = False
+    try:
+        # Without the cache of the function, where TorchInductor finds its own.
+        return CacheBase.__dict__["get_system"].__func__.__wrapped__()
+    finally:
+        triton_compat.HAS_TRITON = before
+
+
+@contextlib.contextmanager
+def without_triton():
+    """torch's keys contain a hash of all of Triton's files, which takes a third of a second and says nothing of this backend."""
+    from torch._inductor.codecache import CacheBase
+
+    original = CacheBase.__dict__.get("get_system")
+    try:
+        system = _system_without_triton()
+    except (AttributeError, ImportError):
+        # Another version of torch, whose keys are as they are.
+        yield
+        return
+    CacheBase.get_system = staticmethod(lambda: system)
+    try:
+        yield
+    finally:
+        CacheBase.get_system = original
+
+
 @contextlib.contextmanager
 def settings(options: Options):
     """torch's settings while a graph is looked up or compiled."""
     with (
         without_inductors_backends(),
+        without_triton(),
         torch._inductor.config.patch(post_grad_custom_pre_pass=Key(options), fx_graph_cache=True),
         # An entry is made when the last of its graphs is compiled: the backward is compiled here, not at its first call.
         torch._functorch.config.patch(bundled_autograd_cache=True, force_non_lazy_backward_lowering=True),

@@ -230,3 +230,29 @@ def test_a_second_process_may_leave_out_dynamo_too(tmp_path):
     environment["TORCH_CACHING_PRECOMPILE"] = "1"
     assert script(text, **environment).strip() == "1"
     assert script(text, **environment).strip() == "0"
+
+
+def test_torchs_own_keys_are_as_before():
+    """What torch's keys say of the system has no hash of Triton's files while a graph of this backend is compiled, and has it again
+    afterwards: TorchInductor's code depends on them."""
+    from torch._inductor.codecache import CacheBase
+    from torch._inductor.runtime import triton_compat
+
+    from ferroflux import aot_cache
+
+    original, asked = CacheBase.__dict__["get_system"], []
+    before = triton_compat.HAS_TRITON, triton_compat.triton_key
+    triton_compat.HAS_TRITON, triton_compat.triton_key = True, lambda: asked.append(1) or "files"
+    aot_cache._system_without_triton.cache_clear()
+    original.__func__.cache_clear()
+    try:
+        with aot_cache.without_triton():
+            inside = CacheBase.get_system()
+        assert not asked and "files" not in str(inside) and "hash" in inside
+        assert CacheBase.__dict__["get_system"] is original
+        CacheBase.get_system()
+        assert asked
+    finally:
+        triton_compat.HAS_TRITON, triton_compat.triton_key = before
+        original.__func__.cache_clear()
+        aot_cache._system_without_triton.cache_clear()

@@ -48,7 +48,7 @@ def measured(network: str, backend: str) -> None:
 
 
 def run(network: str, backend: str, folder: str, **settings: str) -> list[float]:
-    caches = {"FERROFLUX_CACHE": os.path.join(folder, "own"), "TORCHINDUCTOR_CACHE_DIR": os.path.join(folder, "torch")}
+    caches = {"FERROFLUX_CACHE_DIR": os.path.join(folder, "own"), "TORCHINDUCTOR_CACHE_DIR": os.path.join(folder, "torch")}
     given = [sys.executable, __file__, "--network", network, "--measure", backend]
     done = subprocess.run(given, env={**os.environ, **caches, **settings}, capture_output=True, text=True)
     if done.returncode:

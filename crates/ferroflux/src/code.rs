@@ -346,33 +346,30 @@ impl Code {
         seed: u64,
         execute: &mut dyn FnMut(&LoadedExecutable, &mut [Arg<'_>]) -> Result<Vec<Value>, HostError>,
     ) -> Result<Vec<Option<Value>>, Error> {
-        let mut reads: SmallVec<[Option<Value>; 8]> = SmallVec::with_capacity(inputs.len());
-        for input in inputs.iter_mut() {
-            reads.push(match input {
+        // Inputs in another form, with their places: few programs have any.
+        let mut reads: Vec<(usize, Value)> = Vec::new();
+        for (n, input) in inputs.iter_mut().enumerate() {
+            match input {
                 Arg::Read(v) if self.real && boundary::is_foreign(v.dtype()) => {
-                    Some(Boundary::inner_value(v)?)
+                    reads.push((n, Boundary::inner_value(v)?));
                 }
-                Arg::Read(_) => None,
                 // The caller may still hold the tensor, which must keep its values.
-                Arg::Write(Value::Host(t)) if self.in_place.contains(&true) => {
-                    t.make_writable()?;
-                    None
-                }
-                Arg::Write(_) => None,
-            });
+                Arg::Write(Value::Host(t)) if self.in_place.contains(&true) => t.make_writable()?,
+                Arg::Read(_) | Arg::Write(_) => {}
+            }
         }
         let seed = self
             .seed_place
             .map(|place| Ok::<_, Error>((place, Value::Host(seed_tensor(seed)?))))
             .transpose()?;
         let mut all: SmallVec<[Arg<'_>; 16]> = SmallVec::with_capacity(inputs.len() + 1);
-        for (input, read) in inputs.iter_mut().zip(&reads) {
-            all.push(match (input, read) {
-                (_, Some(value)) => Arg::Read(value),
-                (Arg::Read(value), None) => Arg::Read(value),
-                (Arg::Write(value), None) => Arg::Write(value),
+        for input in inputs.iter_mut() {
+            all.push(match input {
+                Arg::Read(value) => Arg::Read(value),
+                Arg::Write(value) => Arg::Write(value),
             });
         }
+        reads.iter().for_each(|(n, value)| all[*n] = Arg::Read(value));
         if let Some((place, seed)) = &seed {
             all.insert((*place).min(all.len()), Arg::Read(seed));
         }

@@ -155,7 +155,7 @@ impl Compiled {
         backend: &LoadedBackend,
         options: &Options,
     ) -> Result<Compiled, Error> {
-        let cx = Cx::inference()?.mixed(options.mixed(backend));
+        let cx = Cx::inference()?.on(backend, options);
         let functional = program.through(StageId::Functional, &cx)?;
         let wiring = Wiring::of(&functional);
         let weight = |name: &str| program.weight_value(name, None);
@@ -408,7 +408,7 @@ pub(crate) fn compiled_form(
 ) -> Result<(Form, LoadedExecutable, bool), Error> {
     options.refuse_mesh("a graph on another framework's tensors")?;
     get_or_compile(lookup, || {
-        let cx = Cx::inference()?.mixed(options.mixed(backend)).on(backend);
+        let cx = Cx::inference()?.on(backend, options).on_one_device();
         let functional = program.through(StageId::Functional, &cx)?;
         let wiring = Wiring::of(&functional);
         let shown = Boundary::of(&functional).all().to_vec();
@@ -438,7 +438,7 @@ fn form_of_rank(
     options: &Options,
     mesh: &MeshOptions,
 ) -> Result<(Form, LoadedExecutable, Sharded), Error> {
-    let cx = Cx::inference()?.mixed(options.mixed(backend));
+    let cx = Cx::inference()?.on(backend, options);
     let functional = program.through(StageId::Functional, &cx)?;
     let caller = Caller::Model(Wiring::of(&functional));
     let shown = Boundary::of(&functional).all().to_vec();

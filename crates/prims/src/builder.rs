@@ -8,7 +8,7 @@ use ir_core::{DType, Guard, Origin, Scalar, Shape, SymExpr, TensorMeta};
 use kernel_ir::{ReduceOp, ScalarOp};
 use smallvec::SmallVec;
 
-use crate::{Call, Kind, MetaCx, Op, OpError, Outs, SchemaDefault, lookup};
+use crate::{Call, DecomposeCx, Kind, MetaCx, Op, OpError, Outs, SchemaDefault, lookup};
 
 /// Limit of the decomposition depth: only a rule that calls itself exceeds it.
 const MAX_DEPTH: u32 = 64;
@@ -31,6 +31,8 @@ pub struct Builder<'g> {
     numbers: Vec<ValueId>,
     /// The composite of the program that is being decomposed.
     caller: Option<&'static str>,
+    /// What decompositions may assume of where the program will run.
+    cx: DecomposeCx,
 }
 
 impl<'g> Builder<'g> {
@@ -46,7 +48,16 @@ impl<'g> Builder<'g> {
             draws: 0,
             numbers: Vec::new(),
             caller: None,
+            cx: DecomposeCx::default(),
         }
+    }
+    /// The same builder, whose decompositions may assume this.
+    pub fn within(self, cx: DecomposeCx) -> Builder<'g> {
+        Builder { cx, ..self }
+    }
+    /// What the decomposition may assume of where the program will run.
+    pub(crate) fn cx(&self) -> DecomposeCx {
+        self.cx
     }
     /// Sets the results that the program states for the next call, each with its dtype if it is a tensor.
     pub fn expect(&mut self, results: impl IntoIterator<Item = Option<DType>>) {

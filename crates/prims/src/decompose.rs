@@ -37,18 +37,35 @@ fn at(origin: &Origin) -> String {
     if text.is_empty() { text } else { format!(", from {text}") }
 }
 
+/// What decompositions may assume of where the program will run. Their results are the same but for roundings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DecomposeCx {
+    /// Tensors lie in memory of a device, which has so many threads that additions of several of them to one place in memory cost
+    /// more than computing a value several times.
+    pub device_memory: bool,
+}
+
 /// The same program in prims. Placeholders, symbols and outputs stay; dead calls are removed, and so are the bindings of
-/// integer inputs that are only computed with: these are read as tensors.
+/// integer inputs that are only computed with: these are read as tensors. Nothing is assumed of where it runs.
 pub fn decompose(graph: &Graph) -> Result<Graph, Vec<DecomposeError>> {
-    let (out, errors) = decompose_partial(graph);
+    decompose_in(graph, DecomposeCx::default())
+}
+
+/// As [`decompose`], in the form that is quickest where the program will run.
+pub fn decompose_in(graph: &Graph, cx: DecomposeCx) -> Result<Graph, Vec<DecomposeError>> {
+    let (out, errors) = partial(graph, cx);
     if errors.is_empty() { Ok(out) } else { Err(errors) }
 }
 
 /// Decomposes what it can, for a report of everything that is not supported; outputs that depend on a refused call are
 /// `None`, so the graph is not the program where there is an error.
 pub fn decompose_partial(graph: &Graph) -> (Graph, Vec<DecomposeError>) {
+    partial(graph, DecomposeCx::default())
+}
+
+fn partial(graph: &Graph, cx: DecomposeCx) -> (Graph, Vec<DecomposeError>) {
     let mut errors = Vec::new();
-    let mut out = decompose_graph(graph, None, &mut errors);
+    let mut out = decompose_graph(graph, cx, None, &mut errors);
     if errors.is_empty() {
         integer_inputs::read_as_tensors(&mut out);
     }
@@ -64,7 +81,12 @@ pub fn decompose_call(b: &mut Builder<'_>, target: &str, args: Vec<Arg>) -> Resu
 }
 
 /// `outer` is the graph around a subgraph, which shares its symbols: a symbol added by one is not reused by another.
-fn decompose_graph(graph: &Graph, mut outer: Option<&mut Graph>, errors: &mut Vec<DecomposeError>) -> Graph {
+fn decompose_graph(
+    graph: &Graph,
+    cx: DecomposeCx,
+    mut outer: Option<&mut Graph>,
+    errors: &mut Vec<DecomposeError>,
+) -> Graph {
     let mut out = Graph::new(graph.name.clone());
     match &mut outer {
         Some(outer) => outer.move_symbols(&mut out),
@@ -72,13 +94,13 @@ fn decompose_graph(graph: &Graph, mut outer: Option<&mut Graph>, errors: &mut Ve
     }
     out.origins = graph.origins.clone();
     for subgraph in graph.subgraphs.values() {
-        let subgraph = decompose_graph(subgraph, Some(&mut out), errors);
+        let subgraph = decompose_graph(subgraph, cx, Some(&mut out), errors);
         out.subgraphs.push(subgraph);
     }
     // `None` marks values of refused calls: their readers are not reported again.
     let mut map: Arena<ValueId, Option<Arg>> = graph.values.ids().map(|_| None).collect();
     for (id, node) in graph.iter() {
-        if let Err(error) = step(graph, id, node, &mut out, &mut map) {
+        if let Err(error) = step((graph, cx), id, node, &mut out, &mut map) {
             let target = node.as_call().map_or("placeholder", |(target, _)| target).to_string();
             errors.push(DecomposeError {
                 node: graph.node_name(id).into(),
@@ -101,7 +123,7 @@ fn decompose_graph(graph: &Graph, mut outer: Option<&mut Graph>, errors: &mut Ve
 }
 
 fn step(
-    graph: &Graph,
+    (graph, cx): (&Graph, DecomposeCx),
     id: NodeId,
     node: &Node,
     out: &mut Graph,
@@ -134,7 +156,7 @@ fn step(
             }
             let symbols = out.symbols.len();
             let numbers = numbers_of(graph, node, map);
-            let mut b = Builder::new(out, graph.node_name(id), node.origin);
+            let mut b = Builder::new(out, graph.node_name(id), node.origin).within(cx);
             b.expect(node.outputs.iter().map(|v| graph.meta(*v).map(|m| m.dtype)));
             b.weigh_as_numbers(&numbers);
             let outs = decompose_call(&mut b, target, args)?;

@@ -45,7 +45,9 @@ pub use batch_rule::{BatchCall, BatchFn, BatchRule, Randomness, batch_call, draw
 pub use builder::Builder;
 pub use call::Call;
 pub use complex_rule::{ComplexCall, ComplexFn, ComplexRule, Parts, Split, SplitArg, Splits};
-pub use decompose::{DecomposeError, decompose, decompose_call, decompose_partial};
+pub use decompose::{
+    DecomposeCx, DecomposeError, decompose, decompose_call, decompose_in, decompose_partial,
+};
 pub use error::OpError;
 pub use legality::prim_legality;
 pub use lower::{LoopCx, Lower, LowerCall, ScatterSpec, TemplateSpec};

@@ -8,6 +8,7 @@ use ferroflux::foreign::{Callable as Code, Results, size_input};
 use ferroflux::fx_ir::Graph;
 use ferroflux::{Mode, Options, Program, Tensor, Value};
 use pyo3::exceptions::PyValueError;
+use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use smallvec::SmallVec;
@@ -15,7 +16,7 @@ use smallvec::SmallVec;
 use crate::error::{Error, guarded, raised};
 use crate::exchange::{current_stream, lend};
 use crate::process::without_lock;
-use crate::results::{Ready, ordered};
+use crate::results::{Made, Ready, ordered};
 use crate::weights::{BoundCode, Change, Stamp};
 
 /// Sets of weights for which one graph is kept with packed weights each; layers that share their code are such sets.
@@ -75,11 +76,19 @@ pub(crate) struct Callable {
     restless: AtomicU32,
 }
 
-/// The values of a call.
+/// The values of a call. They are filled in where they stay: so many in line are slow to move.
+#[derive(Default)]
 struct Given<'py> {
     values: SmallVec<[Value; 16]>,
     /// The objects whose memory they are over.
     held: SmallVec<[Bound<'py, PyAny>; 16]>,
+}
+
+/// Empties a list, without the slice that Python's own protocol makes for that.
+fn emptied(list: &Bound<'_, PyList>) -> PyResult<()> {
+    // SAFETY: the list is alive; null stands for no new elements.
+    let done = unsafe { ffi::PyList_SetSlice(list.as_ptr(), 0, ffi::PY_SSIZE_T_MAX, std::ptr::null_mut()) };
+    if done == 0 { Ok(()) } else { Err(PyErr::fetch(list.py())) }
 }
 
 fn compiled(text: &str, options: &Options) -> Result<Code, ferroflux::Error> {
@@ -176,9 +185,8 @@ impl Callable {
         Ok(self.open.get_or_init(|| code))
     }
 
-    /// The tensors of a call; weights too where `all`.
-    fn given<'py>(&self, args: &Bound<'py, PyList>, all: bool) -> PyResult<Given<'py>> {
-        let mut given = Given { values: SmallVec::new(), held: SmallVec::new() };
+    /// Appends the tensors of a call to `given`; weights too where `all`.
+    fn append<'py>(&self, given: &mut Given<'py>, args: &Bound<'py, PyList>, all: bool) -> PyResult<()> {
         for (n, place) in self.places.iter().enumerate() {
             let access = match place {
                 Place::Skip => continue,
@@ -201,12 +209,14 @@ impl Callable {
             given.values.push(lend(&object, access)?);
             given.held.push(object);
         }
-        Ok(given)
+        Ok(())
     }
 
     fn run<'py>(&self, ready: &Ready, args: &Bound<'py, PyList>, all: bool) -> PyResult<Bound<'py, PyList>> {
         let (py, code) = (args.py(), &ready.code);
-        let Given { mut values, held } = self.given(args, all)?;
+        let mut given = Given::default();
+        self.append(&mut given, args, all)?;
+        let values = &mut given.values;
         let seed = if code.draws() { self.seed.call0(py)?.extract::<i64>(py)? as u64 } else { 0 };
         let ordinal = values.iter().find_map(|v| match v {
             Value::Device(t) => Some(t.device().ordinal),
@@ -217,7 +227,8 @@ impl Callable {
             Some(kind) => current_stream(py, kind, ordinal)?,
             None => std::ptr::null_mut(),
         };
-        let mut made = ready.results(py, &values, ordinal)?;
+        let mut made = Made::default();
+        ready.results(py, values, ordinal, &mut made)?;
         struct Stream(*mut std::ffi::c_void);
         // SAFETY: only an address, which is passed on.
         unsafe impl Send for Stream {}
@@ -229,14 +240,13 @@ impl Callable {
             let stream = &stream;
             // SAFETY: torch's current stream is live; torch frees memory in the order of that stream. The graph's caller
             // sees to inputs that share memory (AOTAutograd).
-            guarded(|| unsafe { code.call(&mut values, results, seed, stream.0) })
+            guarded(|| unsafe { code.call(values, results, seed, stream.0) })
         });
-        drop(values);
-        drop(held);
+        drop(given);
         let outputs = outputs.map_err(raised)?;
         // The convention of boxed calls: the callee lets go of the arguments. A call that fails leaves them.
-        args.del_slice(0, args.len())?;
-        PyList::new(py, ordered(py, outputs, made)?)
+        emptied(args)?;
+        PyList::new(py, ordered(py, outputs, made.tensors)?)
     }
 
     fn called<'py>(&self, args: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyList>> {

@@ -25,7 +25,7 @@ pub(crate) struct Ready {
     device: &'static str,
 }
 
-/// The memory of one call.
+/// The memory of one call, as values for compiled code and as tensors for its caller.
 #[derive(Default)]
 pub(crate) struct Made<'py> {
     pub(crate) values: SmallVec<[Value; 4]>,
@@ -54,16 +54,16 @@ impl Ready {
         Ok(Ready { code, dtypes, fixed, make, device })
     }
 
-    /// Memory for a call with these inputs, on the device of this number.
+    /// Adds the memory for a call with these inputs, on the device of this number.
     pub(crate) fn results<'py>(
         &self,
         py: Python<'py>,
         inputs: &[Value],
         ordinal: i32,
-    ) -> PyResult<Made<'py>> {
-        let mut made = Made::default();
+        made: &mut Made<'py>,
+    ) -> PyResult<()> {
         if self.dtypes.is_empty() {
-            return Ok(made);
+            return Ok(());
         }
         let make = self.maker(py, ordinal)?;
         let mut one = |sizes: &Bound<'py, PyTuple>, strides: &Bound<'py, PyTuple>, dtype: &Py<PyAny>| {
@@ -79,13 +79,13 @@ impl Ready {
             for ((sizes, strides), dtype) in fixed.iter().zip(&self.dtypes) {
                 one(sizes.bind(py), strides.bind(py), dtype)?;
             }
-            return Ok(made);
+            return Ok(());
         }
         for (layout, dtype) in self.code.result_layouts(inputs).map_err(raised)?.iter().zip(&self.dtypes) {
             let (sizes, strides) = tuples(py, layout)?;
             one(sizes.bind(py), strides.bind(py), dtype)?;
         }
-        Ok(made)
+        Ok(())
     }
 
     /// The short way, where it makes tensors on the wanted device.
@@ -118,13 +118,13 @@ fn tuples(py: Python<'_>, layout: &ResultLayout) -> PyResult<(Py<PyTuple>, Py<Py
     Ok((tuple(&layout.sizes)?, tuple(&layout.strides)?))
 }
 
-/// The results of a call in order: those in torch's memory, and what the code returns besides them.
+/// The results of a call in order: these tensors, which are those in torch's memory, and what the code returns besides them.
 pub(crate) fn ordered<'py>(
     py: Python<'py>,
     found: Vec<Option<Value>>,
-    made: Made<'py>,
+    tensors: SmallVec<[Bound<'py, PyAny>; 4]>,
 ) -> PyResult<Vec<Bound<'py, PyAny>>> {
-    let mut tensors = made.tensors.into_iter();
+    let mut tensors = tensors.into_iter();
     let one = |value: Option<Value>| match value {
         Some(value) => crate::exchange::give(py, value).map(|t| t.into_bound(py)),
         None => tensors.next().ok_or_else(|| raised(Cause::Internal("a result without memory".into()))),

@@ -7,7 +7,7 @@ use aot_autograd::transform::jvp;
 use aot_autograd::{JointOptions, Tangents, Wrt, joint};
 use fx_ir::{Arg, Graph, InputKind, OriginId, Output, OutputKind, ValueId, ValueType};
 use ir_core::{DType, SymExpr, TensorMeta};
-use prims::Builder;
+use prims::{Builder, DecomposeCx};
 use tensor::Tensor;
 
 #[derive(Clone, Debug)]
@@ -45,8 +45,8 @@ impl Pool {
         }
         graph
     }
-    /// The gradient from positions that were kept: what `torch.compile` captures.
-    fn backward(&self) -> Graph {
+    /// The gradient from positions that were kept: what `torch.compile` captures. It has a form for memory of a device.
+    fn backward(&self, device_memory: bool) -> Graph {
         let mut graph = Graph::new("pool_backward");
         let result: Vec<usize> =
             [2, CHANNELS].into_iter().chain((0..self.n()).map(|d| self.windows(d))).collect();
@@ -60,7 +60,8 @@ impl Pool {
         let lists = [&self.kernel, &self.stride, &self.padding, &self.dilation].map(|l| Arg::from(&l[..]));
         let args = [g, x].into_iter().chain(lists).chain([self.ceil.into(), at]).collect();
         let target = format!("aten.max_pool{}d_with_indices_backward.default", self.n());
-        let made = Builder::new(&mut graph, "dx", OriginId(0)).call(&target, args).unwrap();
+        let mut b = Builder::new(&mut graph, "dx", OriginId(0)).within(DecomposeCx { device_memory });
+        let made = b.call(&target, args).unwrap();
         graph.outputs.push(Output { kind: OutputKind::User, arg: Arg::Value(made[0]) });
         graph
     }
@@ -175,8 +176,10 @@ fn check(pool: &Pool, kind: usize) {
     }
     if pool.n() > 1 {
         let given = [cotangent, x.clone(), outs[1].clone()];
-        let found = interp::run(&pool.backward(), &given).unwrap();
-        same(&floats(&found[0]), &expected, &format!("{what}: gradient from positions"));
+        for device_memory in [false, true] {
+            let found = interp::run(&pool.backward(device_memory), &given).unwrap();
+            same(&floats(&found[0]), &expected, &format!("{what}: gradient from positions, {device_memory}"));
+        }
     }
     // The tangent of a window is that of its winner: the transpose of the gradient.
     let pushed = jvp(&pool.graph(false)).unwrap();
@@ -262,7 +265,17 @@ fn the_gradient_adds_nothing_to_memory() {
         assert_eq!(scattered(&joint.graph), 0, "{pool:?}");
     }
     for pool in [false, true].into_iter().flat_map(apart) {
-        assert_eq!(scattered(&pool.backward()), 0, "{pool:?}, from positions");
+        assert_eq!(scattered(&pool.backward(false)), 0, "{pool:?}, from positions");
+    }
+}
+
+/// Adding to memory is quicker on a processor, and slower where many threads would add to one place.
+#[test]
+fn windows_that_overlap_add_to_the_memory_of_a_host_alone() {
+    for ceil in [false, true] {
+        let pool = pool(&[8, 7], &[3, 3], &[2, 2], &[1, 1], &[1, 1], ceil);
+        let counts = [false, true].map(|device_memory| scattered(&pool.backward(device_memory)));
+        assert_eq!(counts, [1, 0], "{pool:?}");
     }
 }
 

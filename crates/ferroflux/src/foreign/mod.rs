@@ -8,11 +8,13 @@
 pub mod dlpack;
 mod results;
 
+use std::borrow::Cow;
 use std::ffi::c_void;
 use std::sync::{PoisonError, RwLock};
 
 use ir_core::Guard;
 use plugin_host::{Arg, LoadedBackend, Value};
+use smallvec::SmallVec;
 use tensor::Tensor;
 
 use crate::cache::{Caller, Lookup, Stage, Wiring};
@@ -102,7 +104,7 @@ impl Callable {
         backend: &LoadedBackend,
         options: &Options,
     ) -> Result<Callable, Error> {
-        let cx = Cx::inference()?.mixed(options.mixed(backend));
+        let cx = Cx::inference()?.on(backend, options);
         let functional = program.through(StageId::Functional, &cx)?;
         let wiring = Wiring::of(&functional);
         let no_weight = |name: &str| {
@@ -182,7 +184,7 @@ impl Callable {
     ///
     /// # Errors
     /// A size beyond 64 bits.
-    pub fn result_layouts(&self, inputs: &[Value]) -> Result<Vec<ResultLayout>, Error> {
+    pub fn result_layouts(&self, inputs: &[Value]) -> Result<Cow<'_, [ResultLayout]>, Error> {
         let size = |input: usize, dim: usize| {
             let Some(Source::User(n)) = self.sources.get(input) else { return None };
             inputs.get(*n)?.sizes().get(dim).map(|n| *n as i64)
@@ -224,8 +226,9 @@ impl Callable {
         self.require_results(inputs, results)?;
         let code = self.read();
         let outputs = {
-            let mut slots: Vec<Option<&mut Value>> = inputs.iter_mut().map(Some).collect();
-            let mut all = Vec::with_capacity(self.sources.len());
+            let mut slots: SmallVec<[Option<&mut Value>; 16]> = inputs.iter_mut().map(Some).collect();
+            let mut all: SmallVec<[Arg<'_>; 16]> =
+                SmallVec::with_capacity(self.sources.len() + results.len());
             for source in &self.sources {
                 let Source::User(n) = *source else { continue };
                 let value = slots.get_mut(n).and_then(Option::take);
@@ -257,11 +260,11 @@ impl Callable {
     /// Fails where the memory for results is not that of this call.
     fn require_results(&self, inputs: &[Value], results: &mut [Value]) -> Result<(), Error> {
         let lent = &self.lent.list;
-        let layouts = if results.is_empty() { Vec::new() } else { self.result_layouts(inputs)? };
+        let layouts = if results.is_empty() { Cow::Borrowed(&[][..]) } else { self.result_layouts(inputs)? };
         let fits = |((value, result), layout): ((&mut Value, &LentResult), &ResultLayout)| {
             result.fits(value, layout) && value.is_writable()
         };
-        if results.len() == lent.len() && results.iter_mut().zip(lent).zip(&layouts).all(fits) {
+        if results.len() == lent.len() && results.iter_mut().zip(lent).zip(&*layouts).all(fits) {
             return Ok(());
         }
         let what =

@@ -2,6 +2,8 @@
 //! inputs in place (kernel-ir 1.4) takes them. Results whose size the data decides, and those that share memory with
 //! others, are returned as before.
 
+use std::borrow::Cow;
+
 use ir_core::{DType, Shape, SymExpr};
 use kernel_ir::runtime::{Binder, SizeSource, Sizes};
 use kernel_ir::{BufId, Buffer, InputSpec, OutputSpec, Program, Storage};
@@ -68,15 +70,15 @@ impl LentResults {
         LentResults { list, fixed: None, binder: Some((binder, symbols)) }
     }
 
-    /// The layouts in a call with these inputs of the code. The second value tells whether they are the same in every call.
+    /// The layouts in a call with these inputs of the code.
     pub(super) fn layouts(
         &self,
         sizes: &dyn Fn(usize, usize) -> Option<i64>,
-    ) -> Result<Vec<ResultLayout>, Error> {
+    ) -> Result<Cow<'_, [ResultLayout]>, Error> {
         if let Some(fixed) = &self.fixed {
-            return Ok(fixed.clone());
+            return Ok(Cow::Borrowed(fixed));
         }
-        let Some((binder, symbols)) = &self.binder else { return Ok(Vec::new()) };
+        let Some((binder, symbols)) = &self.binder else { return Ok(Cow::Borrowed(&[])) };
         // A mismatch is reported by the call itself, which knows the inputs' names.
         let sizes = binder.sizes(symbols, sizes).unwrap_or_else(|(_, found)| found);
         self.list.iter().map(|r| r.layout(&sizes)).collect()

@@ -24,8 +24,9 @@ use std::ops::RangeInclusive;
 use aot_autograd::Mixed;
 use aot_autograd::passes::{self, PassCx};
 use fx_ir::{Dialect, Graph, VerifyError};
-use ir_core::AutocastDevice;
+use ir_core::{AutocastDevice, DType};
 use plugin_host::LoadedBackend;
+use prims::DecomposeCx;
 use tracing::info_span;
 
 pub(crate) use kernels::{KernelOptions, Kernels, lower};
@@ -34,8 +35,8 @@ use observe::Observer;
 pub use observe::names;
 pub(crate) use observe::{known, not_a_graph};
 
-use crate::Error;
 use crate::profiler::{Category, span};
+use crate::{Error, Options};
 
 /// One stage: a function from a graph to a graph, and the dialect of its result.
 pub struct Stage {
@@ -127,6 +128,7 @@ impl StageId {
 /// The context of the stages.
 pub(crate) struct Cx<'a> {
     passes: PassCx,
+    decompose: DecomposeCx,
     mixed: Mixed,
     observer: Observer<'a>,
 }
@@ -151,18 +153,25 @@ impl<'a> Cx<'a> {
     fn of(passes: PassCx) -> Result<Cx<'a>, Error> {
         let passes = PassCx { skip: observe::skipped()?, ..passes };
         let mixed = Mixed { device: AutocastDevice::Cpu, whole: None };
-        Ok(Cx { passes, mixed, observer: Observer::of_environment()? })
+        Ok(Cx { passes, decompose: DecomposeCx::default(), mixed, observer: Observer::of_environment()? })
     }
 
-    /// Sets the device whose mixed precision applies, and the region around the whole program. Without it they are those of a
-    /// CPU, and none.
-    pub(crate) fn mixed(self, mixed: Mixed) -> Cx<'a> {
-        Cx { mixed, ..self }
+    /// For a program that this backend compiles. Without it decompositions and mixed precision are those of a CPU, and no region of
+    /// mixed precision is around the whole program.
+    pub(crate) fn on(self, backend: &LoadedBackend, options: &Options) -> Cx<'a> {
+        let decompose = DecomposeCx { device_memory: backend.has_device_memory() };
+        Cx { decompose, mixed: options.mixed(backend), ..self }
     }
 
-    /// For a program of one device of this backend.
-    pub(crate) fn on(mut self, backend: &LoadedBackend) -> Cx<'a> {
-        self.passes.side_by_side = backend.has_device_memory();
+    /// Sets the dtype of a region of mixed precision around the whole program, if there is one.
+    pub(crate) fn autocast(mut self, dtype: Option<DType>) -> Cx<'a> {
+        self.mixed.whole = dtype.or(self.mixed.whole);
+        self
+    }
+
+    /// For a program that is not split among devices.
+    pub(crate) fn on_one_device(mut self) -> Cx<'a> {
+        self.passes.side_by_side = self.decompose.device_memory;
         self
     }
 
@@ -252,9 +261,9 @@ fn autocast(graph: Graph, cx: &Cx<'_>) -> Result<Graph, Error> {
     aot_autograd::autocast(&graph, cx.mixed).map_err(Error::Autocast)
 }
 
-fn prim(graph: Graph, _: &Cx<'_>) -> Result<Graph, Error> {
+fn prim(graph: Graph, cx: &Cx<'_>) -> Result<Graph, Error> {
     let _span = info_span!("decompose").entered();
-    prims::decompose(&graph).map_err(Error::Unsupported)
+    prims::decompose_in(&graph, cx.decompose).map_err(Error::Unsupported)
 }
 
 /// Callers that differentiate do it themselves, because the joint graph has more than a graph's outputs: see [`reached`].

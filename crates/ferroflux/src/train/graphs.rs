@@ -2,9 +2,9 @@
 //! of inference.
 
 use aot_autograd::passes::PassCx;
-use aot_autograd::{JointGraph, JointOptions, MinCut, Mixed, Partition, Tangents, Wrt};
+use aot_autograd::{JointGraph, JointOptions, MinCut, Partition, Tangents, Wrt};
 use fx_ir::{Arg, Graph, InputKind, NodeKind, OriginId, OutputKind, ValueId, ValueType};
-use ir_core::{AutocastDevice, DType, SymExpr, SymId, TensorMeta};
+use ir_core::{DType, SymExpr, SymId, TensorMeta};
 use plugin_host::LoadedBackend;
 use tracing::info_span;
 
@@ -135,9 +135,12 @@ pub(crate) fn mixed<'a>(
     on: Option<(&LoadedBackend, &Options)>,
     autocast: Option<DType>,
 ) -> Result<Cx<'a>, Error> {
-    let cpu = Mixed { device: AutocastDevice::Cpu, whole: None };
-    let mixed = on.map_or(cpu, |(backend, options)| options.mixed(backend));
-    Ok(Cx::training()?.mixed(Mixed { whole: autocast.or(mixed.whole), ..mixed }))
+    let cx = Cx::training()?;
+    let cx = match on {
+        Some((backend, options)) => cx.on(backend, options),
+        None => cx,
+    };
+    Ok(cx.autocast(autocast))
 }
 
 /// Binds size symbols that a graph's inputs determine, whichever call computed them first.

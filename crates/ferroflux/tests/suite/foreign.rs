@@ -202,7 +202,7 @@ fn results_are_written_where_the_caller_wants_them() {
         let layouts = code.result_layouts(&inputs).unwrap();
         let mut own: Vec<Vec<f32>> =
             layouts.iter().map(|l| vec![f32::NAN; l.sizes.iter().product::<i64>() as usize]).collect();
-        let mut results: Vec<Value> = (own.iter_mut().zip(&layouts))
+        let mut results: Vec<Value> = (own.iter_mut().zip(&*layouts))
             .map(|(memory, l)| lent(memory, 0, &l.sizes, &l.strides, Access::Write))
             .collect();
         // SAFETY: the default stream; all memory is of this test, and apart.

@@ -115,3 +115,38 @@ fn numbers_are_rounded_to_the_dtype_they_meet() {
         assert_eq!(y[0].to_vec::<f32>().unwrap(), [1.0], "{backend}");
     }
 }
+
+/// The gradient of pooling from positions adds to memory of a host, where windows overlap, and gathers in memory of a device.
+#[test]
+fn decompositions_know_whose_memory_a_program_runs_in() {
+    const POOL: &str = r#"fx 1.0
+graph "pool" {
+  %g: f32[1, 2, 3, 3] = input "g"
+  %x: f32[1, 2, 6, 6] = input "x"
+  %at: i64[1, 2, 3, 3] = input "at"
+  %dx: f32[1, 2, 6, 6] = aten.max_pool2d_with_indices_backward.default(%g, %x, [3, 3], [2, 2], [1, 1], [1, 1], false, %at)
+  return %dx
+}
+"#;
+    let program = Program::from_graph(POOL.parse().unwrap(), &BTreeMap::new()).unwrap();
+    // In each row of windows the first two have chosen the same element.
+    let at: Vec<i64> = (0..18).map(|i| [1, 1, 3][i % 3] + 6 * [0, 1, 3][i / 3 % 3]).collect();
+    let given = [
+        Tensor::from_vec((1..19).map(|i| i as f32).collect(), &[1, 2, 3, 3]).unwrap(),
+        Tensor::zeros(ferroflux::DType::F32, &[1, 2, 6, 6]).unwrap(),
+        Tensor::from_vec(at.clone(), &[1, 2, 3, 3]).unwrap(),
+    ];
+    let mut wanted = vec![0.0_f32; 72];
+    at.iter().enumerate().for_each(|(i, place)| wanted[36 * (i / 9) + *place as usize] += (i + 1) as f32);
+    let mut backends = vec![("cpu", true)];
+    if gpu_emulator::available().is_ok() {
+        backends.push(("gpu-emulator", false));
+    }
+    for (backend, adds) in backends {
+        let code = program.compile(&Options::new().backend(backend)).unwrap();
+        assert_eq!(code.call(&given).unwrap()[0].to_vec::<f32>().unwrap(), wanted, "{backend}");
+        // What gathers is one loop; what adds has to begin with zeros.
+        let count = code.explain().kernels.len();
+        assert_eq!(count > 1, adds, "{backend}: {count} kernels");
+    }
+}

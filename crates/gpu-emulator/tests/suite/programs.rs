@@ -277,6 +277,25 @@ fn convolutions() {
 }
 
 #[test]
+fn gradients_of_max_pooling_from_positions() {
+    let Some(emulator) = emulator() else { return };
+    let mut c = Case::new("gradients of max pooling");
+    for dtype in [F32, BF16] {
+        for (kernel, sizes) in [([3i64, 3], [2i64, 5, 7, 9]), ([2, 2], [2, 5, 6, 9])] {
+            let (x, g) = (c.any(dtype, &sizes), c.any(dtype, &[2, 5, 3, 4]));
+            // The largest element is in the first row of its window, and is that of two windows where these overlap.
+            let at = |i: usize| (i / 4 % 3 * 2 * 9 + i % 4 * 2 + i % kernel[1] as usize) as f64;
+            let at = c.input(I64, &[2, 5, 3, 4], at);
+            let lists = [&kernel[..], &[2, 2], &[0, 0], &[1, 1]].map(Arg::from);
+            let args: Vec<Arg> =
+                [g.into(), x.into()].into_iter().chain(lists).chain([false.into(), at.into()]).collect();
+            c.shows("aten.max_pool2d_with_indices_backward.default", args);
+        }
+    }
+    c.check(&emulator);
+}
+
+#[test]
 fn attention() {
     let Some(emulator) = emulator() else { return };
     let mut c = Case::new("attention");

@@ -1,5 +1,5 @@
 //! File tests of the decomposition: every `tests/decompose/*.fx` is a functional graph, followed by the prims that it becomes,
-//! or by every call that is refused. `BLESS=1` rewrites the expectations.
+//! or by every call that is refused. `# test decompose device` is for a program in memory of a device. `BLESS=1` rewrites the expectations.
 
 use std::path::Path;
 
@@ -9,16 +9,18 @@ use testing::files::{self, File};
 #[test]
 fn every_file_becomes_what_it_expects() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/decompose");
-    files::check(&folder, "fx", 18, decomposed);
+    files::check(&folder, "fx", 21, decomposed);
 }
 
 fn decomposed(file: &File) -> Result<String, String> {
-    if file.directive()? != "decompose" {
-        return Err("the one test here is `decompose`".into());
-    }
+    let device_memory = match file.directive()? {
+        "decompose" => false,
+        "decompose device" => true,
+        _ => return Err("begin with `# test decompose [device]`".into()),
+    };
     let graph: Graph = file.input.parse().map_err(|e| format!("{e}"))?;
     fx_ir::well_formed(&graph).map_err(|e| e[0].to_string())?;
-    match prims::decompose(&graph) {
+    match prims::decompose_in(&graph, prims::DecomposeCx { device_memory }) {
         Ok(prims) => {
             fx_ir::verify(&prims, &prims::prim_legality()).map_err(|e| e[0].to_string())?;
             Ok(prims.to_string())

@@ -6,7 +6,7 @@ use fx_ir::{Arg, Graph, InputKind, NodeKind, OriginId, Output, OutputKind, Value
 use gpu_codegen::{Target, variants};
 use ir_core::{DType, Scalar, SymExpr, TensorMeta};
 use plugin_host::{CompileArgs, KERNEL_IR, LoadedBackend};
-use prims::Builder;
+use prims::{Builder, DecomposeCx};
 use tensor::Tensor;
 
 /// The emulator, or a message why there is none; the test has then shown nothing.
@@ -68,15 +68,21 @@ impl Case {
         })
     }
 
+    /// Decomposes for memory of a device, as programs for GPUs are.
+    fn builder(&mut self, target: &str) -> Builder<'_> {
+        let name = target.split('.').nth(1).unwrap_or("v");
+        Builder::new(&mut self.graph, name, OriginId(0)).within(DecomposeCx { device_memory: true })
+    }
+
     /// An operator with one result.
     pub fn call(&mut self, target: &str, args: Vec<Arg>) -> ValueId {
-        let mut b = Builder::new(&mut self.graph, target.split('.').nth(1).unwrap_or("v"), OriginId(0));
+        let mut b = self.builder(target);
         b.call1(target, args).unwrap_or_else(|e| panic!("{target}: {e}"))
     }
 
     /// An operator with several results.
     pub fn calls(&mut self, target: &str, args: Vec<Arg>) -> Vec<ValueId> {
-        let mut b = Builder::new(&mut self.graph, target.split('.').nth(1).unwrap_or("v"), OriginId(0));
+        let mut b = self.builder(target);
         b.call(target, args).unwrap_or_else(|e| panic!("{target}: {e}")).iter().copied().collect()
     }
 
