@@ -3,6 +3,8 @@
 
 use std::ops::Range;
 
+#[cfg(target_arch = "x86_64")]
+use super::columns::{self, Windows};
 use super::conv::Source;
 use super::dot::PANEL;
 use super::{Narrow, NarrowWeights, Unit};
@@ -63,6 +65,15 @@ pub(super) struct Line {
     pub(super) pixels: usize,
 }
 
+/// Lines of the image with their padding, and the sums of their windows.
+struct Lines {
+    first: *const u8,
+    /// Bytes of a pixel, and pixels of a line.
+    pixel: usize,
+    width: usize,
+    sums: *mut u32,
+}
+
 impl Block<'_> {
     /// Channels rounded up to whole panels.
     fn padded(&self) -> usize {
@@ -83,9 +94,11 @@ impl Block<'_> {
                 // SAFETY: scratch has room for the padded lines and for the sums.
                 unsafe {
                     self.copy(copy.cast(), height, width);
-                    for line in 0..self.lines.len() {
-                        let from = copy.cast::<u8>().add(line * s.stride[1] * width * pixel);
-                        self.line(from, &taps, sums.cast::<u32>().add(line * ow * padded));
+                    let lines = Lines { first: copy.cast(), pixel, width, sums: sums.cast() };
+                    match self.weights.unit {
+                        #[cfg(target_arch = "x86_64")]
+                        Unit::Vnni => self.columns(&lines),
+                        _ => self.taps(&lines, &taps),
                     }
                     hook.call(&EpilogueBlock {
                         batch: self.image,
@@ -98,6 +111,55 @@ impl Block<'_> {
                     });
                 }
             });
+        });
+    }
+
+    /// The sums of all lines, tap by tap.
+    ///
+    /// # Safety
+    /// As [`Block::run`].
+    unsafe fn taps(&self, lines: &Lines, taps: &[usize]) {
+        let conv = self.source.conv;
+        let sums = conv.out[2] * self.padded();
+        for line in 0..self.lines.len() {
+            let from = lines.first.wrapping_add(line * conv.shape.stride[1] * lines.width * lines.pixel);
+            // SAFETY: the caller's promise.
+            unsafe { self.line(from, taps, lines.sums.wrapping_add(line * sums)) };
+        }
+    }
+
+    /// The sums of all lines of integers, by columns of the windows: some panels at a time, so that their weights stay in the first-level cache.
+    ///
+    /// # Safety
+    /// As [`Block::run`]; AVX-512 with VNNI.
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn columns(&self, lines: &Lines) {
+        let s = &self.source.conv.shape;
+        let (padded, ow) = (self.padded(), self.source.conv.out[2]);
+        let line = lines.width * lines.pixel;
+        let windows = Windows::new(
+            [s.kernel[1], s.kernel[2]],
+            [line * s.dilation[1], lines.pixel],
+            [s.stride[2], s.dilation[2]],
+        );
+        let bytes = windows.weight_bytes();
+        scratch::with(columns::PANELS * bytes / size_of::<f32>(), |joined| {
+            let joined = joined.cast::<u8>();
+            for panel in (0..padded / PANEL).step_by(columns::PANELS) {
+                let count = (padded / PANEL - panel).min(columns::PANELS);
+                // SAFETY: windows and sums lie inside of the scratch, which has room for the joined weights; packing has checked the unit.
+                unsafe {
+                    for n in 0..count {
+                        windows.join(self.weights.panel(0, panel + n), joined, [n, count]);
+                    }
+                    let given = (joined.cast_const(), self.weights.first(0, panel));
+                    for y in 0..self.lines.len() {
+                        let from = lines.first.wrapping_add(y * s.stride[1] * line + panel * PANEL);
+                        let to = lines.sums.wrapping_add(y * ow * padded + panel * PANEL);
+                        windows.line(from, given, (to, padded), [ow, count]);
+                    }
+                }
+            }
         });
     }
 
@@ -160,8 +222,6 @@ impl Block<'_> {
                 // SAFETY: windows and sums lie inside of the scratch; packing has checked the unit.
                 unsafe {
                     match self.weights.unit {
-                        #[cfg(target_arch = "x86_64")]
-                        Unit::Vnni => super::x86::windows(&line),
                         #[cfg(target_arch = "x86_64")]
                         Unit::Bf16 | Unit::Widened => super::x86::windows_of_floats(&line),
                         _ => plain(&line),

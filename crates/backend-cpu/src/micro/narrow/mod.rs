@@ -15,6 +15,8 @@
 mod amx;
 #[cfg(target_arch = "x86_64")]
 mod both;
+#[cfg(target_arch = "x86_64")]
+mod columns;
 mod conv;
 mod depthwise;
 mod dot;

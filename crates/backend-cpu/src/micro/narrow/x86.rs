@@ -413,47 +413,6 @@ pub(super) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// Sums of depthwise windows.
-///
-/// # Safety
-/// AVX-512 with VNNI; the line's pointers cover its sizes.
-#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-pub(super) unsafe fn windows(line: &Line) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        match line.pixels {
-            PIXELS => windows_of::<PIXELS>(line, 0),
-            n => (0..n).for_each(|pixel| windows_of::<1>(line, pixel)),
-        }
-    }
-}
-
-/// The sums of `N` pixels from `pixel` on. A 32-bit lane is a byte of the image, so the product of its lower half with that of
-/// the weight is all of it.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-unsafe fn windows_of<const N: usize>(line: &Line, pixel: usize) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let mut sums = [_mm512_loadu_si512(line.first.cast()); N];
-        let from = line.from.wrapping_add(pixel * line.step);
-        let mut weights = line.weights;
-        for tap in 0..line.count {
-            let w = _mm512_loadu_si512(weights.cast());
-            let mut from = from.wrapping_add(*line.taps.wrapping_add(tap));
-            for p in 0..N {
-                let x = _mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast()));
-                sums[p] = _mm512_dpwssd_epi32(sums[p], x, w);
-                from = from.wrapping_add(line.step);
-            }
-            weights = weights.wrapping_add(GROUP);
-        }
-        for p in 0..N {
-            _mm512_storeu_si512(line.to.add((pixel + p) * line.ld).cast(), sums[p]);
-        }
-    }
-}
-
 /// Makes `bf16` numbers `f32`.
 ///
 /// # Safety

@@ -420,6 +420,18 @@ fn integer_convolutions_are_exact() {
         ConvShape { groups: 2, ..padded(plain(8, [6, 5], 6, [3, 3]), 1) },
         ConvShape { groups: 24, ..padded(plain(24, [9, 19], 24, [3, 3]), 1) },
         ConvShape { groups: 32, ..padded(plain(32, [9, 9], 32, [3, 3]), 2) },
+        // Windows by columns: one to four panels at a time and more, four rows and more, fewer pixels than are computed at once.
+        ConvShape { groups: 96, ..padded(plain(96, [6, 11], 96, [5, 5]), 1) },
+        ConvShape {
+            groups: 40,
+            stride: [1, 2, 2],
+            pad_lo: [0, 3, 3],
+            pad_hi: [0, 2, 3],
+            ..plain(40, [9, 13], 40, [7, 7])
+        },
+        ConvShape { groups: 16, dilation: [1, 2, 3], pad_lo: [0, 2, 0], ..plain(16, [9, 17], 16, [3, 3]) },
+        ConvShape { groups: 130, stride: [1, 1, 3], ..plain(130, [5, 9], 130, [4, 2]) },
+        ConvShape { groups: 64, ..plain(64, [3, 1], 64, [2, 1]) },
         ConvShape { groups: 5, ..padded(plain(5, [7, 8], 10, [3, 3]), 1) },
         padded(plain(64, [5, 11], 40, [3, 3]), 1),
         ConvShape { groups: 2, ..padded(plain(128, [5, 5], 34, [3, 3]), 1) },
