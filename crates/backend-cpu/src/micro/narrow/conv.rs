@@ -216,7 +216,16 @@ impl NarrowConv {
 ///
 /// # Safety
 /// The line's elements are readable, and as many at `to` writable.
-unsafe fn interleave<T: Copy>(from: *const T, to: *mut T, [channels, width]: [usize; 2], strides: &Strides5) {
+unsafe fn interleave<T: Copy + Default>(
+    from: *const T,
+    to: *mut T,
+    [channels, width]: [usize; 2],
+    strides: &Strides5,
+) {
+    // SAFETY: the caller's promise.
+    if channels == 3 && strides.w == 1 && unsafe { joined::<T, 3>(from, to.cast(), width, strides.c) } {
+        return;
+    }
     for c in 0..channels {
         let from = from.wrapping_offset(c as isize * strides.c);
         for x in 0..width {
@@ -225,6 +234,53 @@ unsafe fn interleave<T: Copy>(from: *const T, to: *mut T, [channels, width]: [us
             // SAFETY: the caller's promise.
             unsafe { *to = *from };
         }
+    }
+}
+
+/// Three lines that are `apart` elements from one another as pixels of `N` channels, with zeros in the others; `false`, and nothing done, where the
+/// processor has no wide shuffles.
+///
+/// # Safety
+/// `width` elements of each line are readable, and as many pixels writable.
+pub(super) unsafe fn joined<T: Copy + Default, const N: usize>(
+    from: *const T,
+    to: *mut [T; N],
+    width: usize,
+    apart: isize,
+) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx2") {
+        // SAFETY: the caller's promise, and the processor has the instructions.
+        unsafe { joined_wide(from, to, width, apart) };
+        return true;
+    }
+    let _ = (from, to, width, apart);
+    false
+}
+
+/// # Safety
+/// As [`joined`], and AVX2.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+unsafe fn joined_wide<T: Copy + Default, const N: usize>(
+    from: *const T,
+    to: *mut [T; N],
+    width: usize,
+    apart: isize,
+) {
+    // SAFETY: the caller's promise.
+    let (lines, to) = unsafe {
+        let line = |c: isize| std::slice::from_raw_parts(from.offset(c * apart), width);
+        ([line(0), line(1), line(2)], std::slice::from_raw_parts_mut(to, width))
+    };
+    let each = to.iter_mut().zip(lines[0]).zip(lines[1]).zip(lines[2]);
+    for (((to, a), b), c) in each {
+        *to = std::array::from_fn(|n| match n {
+            0 => *a,
+            1 => *b,
+            2 => *c,
+            _ => T::default(),
+        });
     }
 }
 
@@ -324,6 +380,17 @@ impl Windows<'_> {
         let [kd, kh, kw] = s.kernel;
         let pixel = self.source.pixel();
         let fill = self.source.fill();
+        let width = kw * pixel;
+        // Of windows inside of the image whose lines are whole: where the lines are.
+        let side_by_side = s.dilation[2] == 1 && self.source.step() == pixel as isize;
+        let t = &self.source.strides;
+        let size = conv.numbers.size() as isize;
+        let place = |z: usize, y: usize| {
+            ((z * s.dilation[0]) as isize * t.d + (y * s.dilation[1]) as isize * t.h) * size
+        };
+        let lines: Vec<isize> = (0..kd * kh).map(|line| place(line / kh, line % kh)).collect();
+        let reach: [isize; 3] =
+            std::array::from_fn(|d| s.input[d] as isize - ((s.kernel[d] - 1) * s.dilation[d]) as isize);
         let mut at = [rows.start / (oh * ow), rows.start / ow % oh, rows.start % ow];
         for i in 0..rows.len() {
             let first: [isize; 3] =
@@ -335,17 +402,25 @@ impl Windows<'_> {
             if at[2] == ow {
                 at = if at[1] + 1 == oh { [at[0] + 1, 0, 0] } else { [at[0], at[1] + 1, 0] };
             }
-            for z in 0..kd {
+            let inside = side_by_side && (0..3).all(|d| (0..reach[d]).contains(&first[d]));
+            if let Some(line) = self.source.line(self.image, first[0], first[1]).filter(|_| inside) {
+                let window = line.wrapping_offset(first[2] * pixel as isize).wrapping_add(self.group * pixel);
+                for offset in &lines {
+                    copy(window.wrapping_offset(*offset), to, width);
+                    to = to.wrapping_add(width);
+                }
+            }
+            for z in 0..if inside { 0 } else { kd } {
                 for y in 0..kh {
                     let (z, y) = ((z * s.dilation[0]) as isize, (y * s.dilation[1]) as isize);
                     // SAFETY: the line is inside of the image, and the row has room for the window.
                     unsafe {
                         match self.source.line(self.image, first[0] + z, first[1] + y) {
                             Some(line) => self.window_line(line, first[2], to, &copy),
-                            None => to.write_bytes(fill, kw * pixel),
+                            None => to.write_bytes(fill, width),
                         }
                     }
-                    to = to.wrapping_add(kw * pixel);
+                    to = to.wrapping_add(width);
                 }
             }
             if conv.numbers == Narrow::I8 {

@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use super::NarrowWeights;
-use super::conv::Source;
+use super::conv::{Source, joined};
 use super::dot::{PIECE, TILE_ROWS};
 use super::product::{Block, Grid, Job, Laid, Units};
 use crate::micro::driver::part;
@@ -195,6 +195,11 @@ impl Windows<'_> {
                     let from = from.wrapping_offset(x as isize * strides.w);
                     std::ptr::copy_nonoverlapping(from, to.wrapping_add(x * pixel), data);
                 }
+                return;
+            }
+            if (channels, data, pixel, strides.w) == (3, 4, 4, 1)
+                && joined::<T, 4>(from, to.cast(), s.input[2], strides.c)
+            {
                 return;
             }
             for c in 0..data {
