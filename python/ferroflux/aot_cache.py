@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import hashlib
 import logging
 import os
 from typing import Any, Callable
@@ -141,12 +142,50 @@ def without_triton():
         CacheBase.get_system = original
 
 
+def source_key(folder: str) -> bytes:
+    """Which Python files a package has: their paths, sizes and times. A changed file has another time, so they need not be read."""
+    found = hashlib.sha256(f"{torch.__version__} {torch.version.git_version}".encode())
+    folders = [folder]
+    while folders:
+        with os.scandir(folders.pop()) as entries:
+            for entry in sorted(entries, key=lambda entry: entry.name):
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+                elif entry.name.endswith(".py"):
+                    about = entry.stat()
+                    found.update(f"{entry.path} {about.st_size} {about.st_mtime_ns}\n".encode())
+    return found.digest()
+
+
+@functools.cache
+def _torch_key() -> bytes:
+    return source_key(os.path.dirname(torch.__file__))
+
+
+@contextlib.contextmanager
+def without_reading_torch():
+    """torch's keys contain a hash of all of its sources, which takes a fifth of a second; here those of what the file system says of them."""
+    from torch._inductor import codecache
+
+    original = getattr(codecache, "torch_key", None)
+    if original is None:
+        # Another version of torch, whose keys are as they are.
+        yield
+        return
+    codecache.torch_key = _torch_key
+    try:
+        yield
+    finally:
+        codecache.torch_key = original
+
+
 @contextlib.contextmanager
 def settings(options: Options):
     """torch's settings while a graph is looked up or compiled."""
     with (
         without_inductors_backends(),
         without_triton(),
+        without_reading_torch(),
         torch._inductor.config.patch(post_grad_custom_pre_pass=Key(options), fx_graph_cache=True),
         # An entry is made when the last of its graphs is compiled: the backward is compiled here, not at its first call.
         torch._functorch.config.patch(bundled_autograd_cache=True, force_non_lazy_backward_lowering=True),

@@ -232,6 +232,30 @@ def test_a_second_process_may_leave_out_dynamo_too(tmp_path):
     assert script(text, **environment).strip() == "0"
 
 
+def test_a_changed_source_of_torch_is_another_key_and_torchs_own_is_as_before(tmp_path):
+    """Sources are told by what the file system says of them, while a graph of this backend is compiled."""
+    from torch._inductor import codecache
+
+    from ferroflux import aot_cache
+
+    folder = tmp_path / "package" / "inner"
+    folder.mkdir(parents=True)
+    (folder / "a.py").write_text("x = 1")
+    keys = [aot_cache.source_key(str(tmp_path))]
+    assert aot_cache.source_key(str(tmp_path)) == keys[0]
+    (folder / "notes.txt").write_text("no source")
+    assert aot_cache.source_key(str(tmp_path)) == keys[0]
+    (folder / "a.py").write_text("x = 10")
+    keys.append(aot_cache.source_key(str(tmp_path)))
+    (folder / "b.py").write_text("")
+    keys.append(aot_cache.source_key(str(tmp_path)))
+    assert len(set(keys)) == 3
+    original = codecache.torch_key
+    with aot_cache.without_reading_torch():
+        assert codecache.torch_key is not original and len(codecache.torch_key()) == 32
+    assert codecache.torch_key is original
+
+
 def test_torchs_own_keys_are_as_before():
     """What torch's keys say of the system has no hash of Triton's files while a graph of this backend is compiled, and has it again
     afterwards: TorchInductor's code depends on them."""
