@@ -131,7 +131,7 @@ def without_triton():
     original = CacheBase.__dict__.get("get_system")
     try:
         system = _system_without_triton()
-    except (AttributeError, ImportError):
+    except (AttributeError, ImportError, KeyError):
         # Another version of torch, whose keys are as they are.
         yield
         return
@@ -152,8 +152,11 @@ def source_key(folder: str) -> bytes:
                 if entry.is_dir(follow_symlinks=False):
                     folders.append(entry.path)
                 elif entry.name.endswith(".py"):
-                    about = entry.stat()
-                    found.update(f"{entry.path} {about.st_size} {about.st_mtime_ns}\n".encode())
+                    found.update(entry.path.encode())
+                    # An editor's link to nothing has a name alone.
+                    with contextlib.suppress(OSError):
+                        about = entry.stat()
+                        found.update(f" {about.st_size} {about.st_mtime_ns}\n".encode())
     return found.digest()
 
 

@@ -99,7 +99,8 @@ fn before_rounding(b: &mut Builder<'_>, site: &Site<'_>) -> Result<Option<ValueI
         return Ok(None);
     };
     let (Some(Arg::Value(exact)), true) = (call.args.first(), is_small(zero)) else { return Ok(None) };
-    let factor = with_number(graph, *exact, ScalarOp::Mul).filter(|(_, c)| *c > 0.0 && c.is_finite());
+    let factor = with_number(graph, *exact, ScalarOp::Mul)
+        .filter(|(_, c)| (*c as f32) > 0.0 && (*c as f32).is_finite());
     let (x, bounds) = match factor {
         None => clamped(graph, *exact),
         Some((product, c)) => {
@@ -108,6 +109,10 @@ fn before_rounding(b: &mut Builder<'_>, site: &Site<'_>) -> Result<Option<ValueI
             (x, bounds.map(|bound| f64::from(bound as f32 * c as f32)))
         }
     };
+    // Bounds that are too large for the product say nothing of it.
+    if bounds.low.is_infinite() && bounds.low > 0.0 || bounds.high.is_infinite() && bounds.high < 0.0 {
+        return Ok(None);
+    }
     let bounds = outer.map(|bound| bound - zero).after(bounds);
     let mut y = match factor {
         None => x,

@@ -281,7 +281,7 @@ impl Compiled {
             self.persistent_bytes = loaded.mapped.bytes() as u64;
             let (mut packed, file) = (loaded.packed, Some(loaded.mapped));
             if let Some(table) = &self.tuned {
-                self.tune(table, &base, &sizes, &mut packed)?;
+                self.tune(table, (&base, true), &sizes, &mut packed);
             }
             self.bound = Some(Bound { base, packed, _memory: memory, file });
             return Ok(());
@@ -299,7 +299,7 @@ impl Compiled {
         let mut packed = Vec::new();
         pack(&self.steps, &base, &sizes, &mut packed)?;
         if let Some(table) = &self.tuned {
-            self.tune(table, &base, &sizes, &mut packed)?;
+            self.tune(table, (&base, false), &sizes, &mut packed);
         }
         for p in packed.iter().flatten() {
             bytes += p.bytes() as u64;

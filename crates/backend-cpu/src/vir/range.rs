@@ -6,6 +6,9 @@ use kernel_ir::{ScalarOp, Val};
 
 use super::{Class, VInst, VKind};
 
+/// Operations that are looked at behind one another: a quantization has half as many.
+const DEPTH: u32 = 12;
+
 /// The least and the largest number.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Range {
@@ -16,10 +19,16 @@ pub(crate) struct Range {
 impl Range {
     const ANY: Range = Range { low: f64::NEG_INFINITY, high: f64::INFINITY };
 
-    /// That of a value among the instructions of its body.
+    /// That of a value among the instructions of its body, as far as its last operations tell.
     pub(crate) fn of(body: &[VInst], v: Val) -> Range {
+        Range::to_depth(body, v, DEPTH)
+    }
+
+    /// The same from so many operations, one behind another: operands that are shared would be looked at twice as often with each.
+    fn to_depth(body: &[VInst], v: Val, depth: u32) -> Range {
+        let Some(rest) = depth.checked_sub(1) else { return Range::ANY };
         let inst = &body[v.0 as usize];
-        let of = |v: &Val| Range::of(body, *v);
+        let of = |v: &Val| Range::to_depth(body, *v, rest);
         match &inst.kind {
             VKind::Const(c) if !c.as_f64().is_nan() => Range { low: c.as_f64(), high: c.as_f64() },
             VKind::Load { at, .. } => Range::of_integers(at.dtype),
@@ -46,8 +55,11 @@ impl Range {
         }
     }
 
-    /// Whether an integer type has all whole numbers of the range.
+    /// Whether a small integer type has all whole numbers of the range. Truth values are no such type: of them all but 0 is true.
     pub(crate) fn is_within(self, dtype: DType) -> bool {
+        if dtype == DType::Bool {
+            return false;
+        }
         let all = Range::of_integers(dtype);
         all != Range::ANY && self.low > all.low - 1.0 && self.high < all.high + 1.0
     }
@@ -107,5 +119,6 @@ mod tests {
         assert!(fits(5, DType::U8) && fits(4, DType::U8) && fits(7, DType::I8) && fits(5, DType::I16));
         assert!(!fits(5, DType::I8) && !fits(7, DType::U8) && !fits(2, DType::U8) && !fits(8, DType::U8));
         assert!(!fits(5, DType::I32), "32 bits are not asked for");
+        assert!(!fits(1, DType::Bool), "half is true");
     }
 }

@@ -6,7 +6,7 @@
 #![allow(missing_docs)]
 use crate::common::*;
 use ir_core::{DType, Scalar, Shape, SymExpr};
-use kernel_ir::{AccDecl, AccId, BodyBuilder, Program, ReduceOp, ScalarOp, Stage, StoreMode, Val};
+use kernel_ir::{AccDecl, AccId, BodyBuilder, InstKind, Program, ReduceOp, ScalarOp, Stage, StoreMode, Val};
 
 fn idx(e: impl IntoIterator<Item = SymExpr>) -> Shape {
     e.into_iter().collect()
@@ -569,5 +569,33 @@ fn threads_share_work_without_changing_results() {
         let one = execute(&make(1), std::slice::from_ref(&x)).unwrap();
         let three = execute(&make(3), std::slice::from_ref(&x)).unwrap();
         assert_eq!(one[0].values, three[0].values);
+    }
+}
+
+#[test]
+fn what_is_clamped_to_one_is_true_unless_it_is_nought() {
+    let n = 40i64;
+    let mut b = Build::default();
+    let (x, y) = (b.input(DType::F32, shape(&[n])), b.output(DType::Bool, shape(&[n])));
+    let z = b.output(DType::U8, shape(&[n]));
+    let at = || [i(0)].into_iter().collect();
+    let mut body = BodyBuilder::new();
+    let v = body.load(x, DType::F32, at());
+    let (zero, one) = (body.constant(0.0, DType::F32), body.constant(1.0, DType::F32));
+    let v = body.op(ScalarOp::Max, &[v, zero]);
+    let v = body.op(ScalarOp::Min, &[v, one]);
+    let truth = body.push(DType::Bool, InstKind::Cast(v));
+    body.store(y, at(), truth, StoreMode::Write);
+    let whole = body.push(DType::U8, InstKind::Cast(v));
+    body.store(z, at(), whole, StoreMode::Write);
+    b.kernel(shape(&[n]), vec![], vec![Stage { inner: shape(&[]), insts: body.finish() }]);
+    let given = [0.5, f64::NAN, -1.0, 0.0, 2.0, 1e-30, 1.0, f64::INFINITY];
+    let values: Vec<f64> = given.into_iter().cycle().take(n as usize).collect();
+    let input = Data::new(DType::F32, &[n], values.iter().map(|v| Scalar::Float(*v)).collect());
+    let got = run(b.finish(), &[input]);
+    for (k, v) in values.iter().enumerate() {
+        let clamped = if v.is_nan() { *v } else { v.clamp(0.0, 1.0) };
+        assert_eq!(got[0].values[k].as_bool(), clamped != 0.0, "{v}");
+        assert_eq!(got[1].values[k].as_i64(), clamped as i64, "{v}");
     }
 }

@@ -84,37 +84,44 @@ fn candidates(packed: &Packed, other: Option<&Packed>) -> Vec<Candidate> {
 }
 
 impl Compiled {
-    /// Chooses a way for each step with packed weights, from the table or by time. `base` has the bound constants.
-    ///
-    /// # Errors
-    /// Memory of the sizes of a call cannot be allocated. A step that cannot be run keeps the rule's way.
+    /// Chooses a way for each step with packed weights, from the table or by time. `base` has the bound constants; of weights that were `loaded`
+    /// from a file it may lack them: they keep their form, and nothing is timed. What cannot be run, or has no memory to run in, keeps the rule's way.
     pub(super) fn tune(
         &self,
         table: &Table,
-        base: &Buffers,
+        (base, loaded): (&Buffers, bool),
         sizes: &Sizes,
         packed: &mut [Option<Packed>],
-    ) -> Result<(), ExecError> {
+    ) {
+        // Buffers of sizes that only steps tell have no memory outside of a call.
+        if self.program.symbols.values().any(|symbol| symbol.unbacked) {
+            return;
+        }
         let mut steps = Vec::new();
         packs::each(&self.steps, &mut |op, slot| steps.push(Tunable { op, slot }));
         let mut memory = None;
         // Of steps of one class the first is timed; the table tells the others.
         for Tunable { op, slot } in steps {
             let (Some(weights), Some(class)) = (&packed[slot], op.class(sizes)) else { continue };
-            let other = op.packed_otherwise(base, sizes);
-            let all = candidates(weights, other.as_ref());
-            let mut forms = Forms { slot, other, swapped: false };
-            if all.len() < 2 {
-                continue;
-            }
             let class = format!("{class}, {} threads", self.threads);
             let known = table.get(&class);
+            let present = candidates(weights, None);
+            let is_present = present.iter().any(|c| Some(&c.name) == known.as_ref());
+            let other = if loaded || is_present { None } else { op.packed_otherwise(base, sizes) };
+            let all = candidates(weights, other.as_ref());
+            let mut forms = Forms { slot, other, swapped: false };
+            if all.len() < 2 || loaded && !is_present {
+                continue;
+            }
             let chosen = match known.and_then(|name| all.iter().position(|c| c.name == name)) {
                 Some(chosen) => chosen,
                 None => {
                     let memory = match &mut memory {
                         Some(memory) => memory,
-                        none => none.insert(Memory::new(self, base, sizes)?),
+                        none => match Memory::new(self, base, sizes) {
+                            Ok(new) => none.insert(new),
+                            Err(_) => break,
+                        },
                     };
                     let Ok(times) = self.times(op, (memory, sizes), &all, &mut forms, packed) else {
                         forms.choose(&all[0], packed);
@@ -129,7 +136,6 @@ impl Compiled {
             forms.choose(&all[chosen], packed);
         }
         table.keep();
-        Ok(())
     }
 
     /// The least times of a step's candidates in turn, and which one is taken.
@@ -247,7 +253,6 @@ impl Memory {
             Ok(block)
         };
         for (id, buffer) in program.buffers.iter() {
-            // A size that only steps tell has no memory: steps that read such buffers fail to be sized, and are not timed.
             let own = matches!(buffer.storage, Storage::Input(_) | Storage::Output);
             if let (true, Ok(bytes)) = (own, byte_size(buffer, sizes)) {
                 let block = zeroed(bytes)?;
