@@ -9,15 +9,14 @@ which reads cases. In int8 both run the network as ONNX Runtime's tools quantize
 """
 import argparse
 import hashlib
-import json
 import os
-import resource
-import statistics
 import subprocess
 import sys
 import time
 
 import numpy as np
+
+from figures import report
 
 
 def exported(path, models, helpers):
@@ -52,6 +51,7 @@ def quantized(file, values):
     made = os.path.join(os.path.dirname(file), "int8.onnx")
     if os.path.exists(made) and os.path.getmtime(made) >= os.path.getmtime(file):
         return made
+    import onnx
     import onnxruntime
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
     from onnxruntime.quantization.shape_inference import quant_pre_process
@@ -67,8 +67,10 @@ def quantized(file, values):
         def get_next(self):
             return self.left.pop() if self.left else None
 
-    prepared = os.path.join(os.path.dirname(file), "prepared.onnx")
-    quant_pre_process(file, prepared, skip_symbolic_shape=True)
+    # The tools copy the network elsewhere without the file that its weights are in: here they are within it.
+    whole, prepared = (os.path.join(os.path.dirname(file), name) for name in ("whole.onnx", "prepared.onnx"))
+    onnx.save_model(onnx.load(file), whole)
+    quant_pre_process(whole, prepared, skip_symbolic_shape=True)
     quantize_static(
         prepared,
         made,
@@ -120,22 +122,7 @@ def measure(path, mode, a):
     # A peer that computes something else is not timed; what rounds is allowed its rounding, which grows with a network's depth.
     if len(got) != len(wanted) or not error <= {"f32": 0.02, "bf16": 0.2, "int8": 1.0}[a.dtype]:
         raise SystemExit(f"{mode}: results differ by {error:.3g} of the largest")
-    times, end = [], time.perf_counter() + a.seconds
-    while time.perf_counter() < end or len(times) < 5:
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    figures = dict(
-        model=os.path.basename(path),
-        mode=mode,
-        median_ms=round(statistics.median(times) * 1e3, 3),
-        min_ms=round(min(times) * 1e3, 3),
-        runs=len(times),
-        first_call_s=round(first, 3),
-        peak_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
-        relative_error=error,
-    )
-    print(json.dumps(figures), flush=True)
+    report(path, mode, call, a.seconds, first, error)
 
 
 def main():

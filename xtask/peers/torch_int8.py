@@ -8,17 +8,14 @@ line per model: median_ms, min_ms, runs, first_call_s, peak_mb, the largest diff
 largest of them. `--inputs` only writes the inputs to a file. `--helpers` is the folder of `corpus.py`. Needs: pip install torch torchao safetensors
 """
 import argparse
-import json
 import operator
-import os
-import resource
-import statistics
 import time
 
 import torch
 from safetensors.torch import save_file
 
 from cases import case, tensors
+from figures import report
 
 
 def sources():
@@ -74,22 +71,7 @@ def measure(path, a):
         got = tensors(call(*args, **kwargs))
         first = time.perf_counter() - start
         error = max(((g - w).abs().max() / (w.abs().max() + 1e-12)).item() for g, w in zip(got, wanted))
-        times, end = [], time.perf_counter() + a.seconds
-        while time.perf_counter() < end or len(times) < 5:
-            start = time.perf_counter()
-            call(*args, **kwargs)
-            times.append(time.perf_counter() - start)
-    figures = dict(
-        model=os.path.basename(path),
-        mode="inductor",
-        median_ms=round(statistics.median(times) * 1e3, 3),
-        min_ms=round(min(times) * 1e3, 3),
-        runs=len(times),
-        first_call_s=round(first, 3),
-        peak_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
-        relative_error=error,
-    )
-    print(json.dumps(figures), flush=True)
+        report(path, "inductor", lambda: call(*args, **kwargs), a.seconds, first, error)
 
 
 def main():
