@@ -3,12 +3,16 @@
 AOTAutograd replaces such a call by one of torch's fused operators, which the compiler has, or else by the products and the softmax
 that attention is made of, whose weights a training step keeps. torch's own kernels decide which: they want four dimensions, and the
 elements of a head side by side. The compiler's do not, so that calls are given that form before AOTAutograd sees them; it does away
-with the copies.
+with the copies. On CUDA devices torch's kernels also want masks whose elements lie side by side, at multiples of 16 bytes; there the
+operator that takes a mask is called by its own name wherever torch would choose the plain form.
 
 Not here: the operators that torch chooses for a device (``attention``), and attention in other words, which the compiler recognises itself.
 """
 
 from __future__ import annotations
+
+import operator
+from typing import Collection
 
 import torch
 from torch.fx import GraphModule, Node
@@ -19,16 +23,69 @@ TARGETS = {torch._C._nn.scaled_dot_product_attention, torch.nn.functional.scaled
 """What TorchDynamo calls the operator."""
 RANK = 4
 """Dimensions of the operands of fused operators: batch, heads, rows, elements."""
+FUSED = torch.ops.aten._scaled_dot_product_efficient_attention.default
+"""The fused operator that takes masks and dropout (`attention` has its meaning, whatever the device)."""
+PARAMETERS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+"""The parameters of a call that may be given by position, in their order."""
 
 
-def ask_for_fused(gm: GraphModule) -> None:
-    """Rewrites the calls of a graph and of the graphs in it."""
+def ask_for_fused(gm: GraphModule, named: Collection[str] = ("cuda",)) -> None:
+    """Rewrites the calls of a graph and of the graphs in it. On devices of the types `named` the operator is named."""
     for part in gm.modules():
         if not isinstance(part, GraphModule):
             continue
         calls = [node for node in part.graph.nodes if node.op == "call_function" and node.target in TARGETS]
-        if any([_rewritten(part, call) for call in calls]):
+        if any([_named(part, call, named) or _rewritten(part, call) for call in calls]):
             part.recompile()
+
+
+def _named(gm: GraphModule, call: Node, devices: Collection[str]) -> bool:
+    """Whether the call became one of the fused operator, which it does where torch would choose the plain form: that alone gives rows in
+    a piece."""
+    given = dict(zip(PARAMETERS, call.args)) | call.kwargs
+    values = [_value(given.get(name)) for name in PARAMETERS[:3]]
+    mask, result = given.get("attn_mask"), _value(call)
+    known = all(value is not None for value in [*values, result]) and (mask is None or _value(mask) is not None)
+    if not known or result.device.type not in devices or not result.is_floating_point():
+        return False
+    missing = RANK - result.dim()
+    shared = 2 if given.get("enable_gqa") else 1
+    batches = [[expression(size) for size in value.shape[: max(result.dim() - 1 - shared, 0)]] for value in [*values, result]]
+    alike = all(value.dim() == result.dim() for value in values) and all(batch == batches[-1] for batch in batches)
+    if missing < 0 or not alike or not _is_row_major(result):
+        return False
+    with gm.graph.inserting_before(call):
+        # Autocast, which knows the call but not the operator, has decided on the dtype of the result.
+        operands = [
+            _widened(gm, _cast(gm, given[name], value, result.dtype), missing) for name, value in zip(PARAMETERS[:3], values)
+        ]
+        bias = None if mask is None else _bias(gm, mask, result, missing)
+        rest = (True, given.get("dropout_p", 0.0), given.get("is_causal", False))
+        several = gm.graph.call_function(FUSED, (*operands, bias, *rest), {"scale": given.get("scale")})
+        shown = gm.graph.call_function(operator.getitem, (several, 0))
+        if missing:
+            shown = gm.graph.call_method("squeeze", (shown, tuple(range(missing))))
+        shown = gm.graph.call_method("contiguous", (shown,))
+    shown.meta = dict(call.meta)
+    call.replace_all_uses_with(shown)
+    gm.graph.erase_node(call)
+    return True
+
+
+def _cast(gm: GraphModule, node: Node, value: torch.Tensor, dtype: torch.dtype) -> Node:
+    return node if value.dtype == dtype else gm.graph.call_method("to", (node, dtype))
+
+
+def _bias(gm: GraphModule, mask: Node, result: torch.Tensor, missing: int) -> Node:
+    """What a mask adds to the scores, in four dimensions or fewer: minus infinity where a truth value hides a key."""
+    value = _value(mask)
+    if value.dtype == torch.bool:
+        zero = gm.graph.call_function(torch.zeros, ((),), {"dtype": result.dtype, "device": result.device})
+        hidden = gm.graph.call_method("logical_not", (mask,))
+        mask = gm.graph.call_method("masked_fill", (zero, hidden, float("-inf")))
+    elif value.dtype != result.dtype:
+        mask = gm.graph.call_method("to", (mask, result.dtype))
+    return _widened(gm, mask, missing) if value.dim() > 2 else mask
 
 
 def _rewritten(gm: GraphModule, call: Node) -> bool:

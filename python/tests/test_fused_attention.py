@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from ferroflux import runner
+from ferroflux import fused_attention, runner
 from .conftest import same
 
 FORWARD, BACKWARD = "_scaled_dot_product_flash_attention_for_cpu.default", "_scaled_dot_product_flash_attention_for_cpu_backward"
@@ -57,6 +57,57 @@ def test_is_one_operator(compiled, texts, case):
         torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-4)
     forward, backward = texts
     assert FORWARD in forward and BACKWARD in backward, forward
+
+
+BIAS = torch.randn(1, 8, 8, 3).permute(0, 3, 1, 2)
+NAMED = {
+    "a mask whose elements lie apart": (plain, (2, 3, 8, 16), {"attn_mask": BIAS}),
+    "a mask that has a gradient": (plain, (2, 3, 8, 16), {"attn_mask": BIAS.clone().requires_grad_()}),
+    "truth values": (plain, (2, 3, 8, 16), {"attn_mask": torch.rand(2, 1, 8, 8) > 0.3}),
+    "truth values of rows": (plain, (6, 8, 16), {"attn_mask": torch.rand(8, 8) > 0.3, "scale": 0.3}),
+    "causal": (plain, (2, 3, 8, 16), {"is_causal": True}),
+}
+
+
+@pytest.mark.parametrize("case", NAMED)
+def test_is_named_where_torch_would_not_choose_it(compiled, texts, monkeypatch, case):
+    """What happens for tensors of CUDA devices, here for those of the CPU."""
+    monkeypatch.setattr(fused_attention.ask_for_fused, "__defaults__", (("cpu",),))
+    # On the CPU torch chooses its plain form where there is dropout alone; here all row-major results count.
+    monkeypatch.setattr(fused_attention, "_is_row_major", lambda t: True)
+    make, sizes, keywords = NAMED[case]
+    ours = [make(*sizes) for _ in range(3)]
+    eager = [t.detach().requires_grad_() for t in ours]
+    mask = keywords.get("attn_mask")
+    f = compiled(lambda q, k, v: attend(q, k, v, **keywords))
+    results, true = f(*ours), attend(*eager, **keywords)
+    same(results, true, 1e-4)
+    of_mask = []
+    for found in (results, true):
+        sum((t * torch.arange(t.numel()).view(t.shape).sin()).sum() for t in found).backward()
+        if mask is not None and mask.requires_grad:
+            of_mask.append(mask.grad.clone())
+            mask.grad = None
+    for a, b in zip(ours, eager):
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-4)
+    for a, b in zip(of_mask, of_mask[1:]):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+    assert FORWARD in texts[0], texts[0]
+
+
+def test_named_operator_has_the_dtype_of_autocast(compiled, texts, monkeypatch):
+    monkeypatch.setattr(fused_attention.ask_for_fused, "__defaults__", (("cpu",),))
+    monkeypatch.setattr(fused_attention, "_is_row_major", lambda t: True)
+    q, k, v = (torch.randn(2, 3, 8, 16) for _ in range(3))
+    mask = torch.rand(2, 1, 8, 8) > 0.3
+
+    def f(q, k, v):
+        with torch.autocast("cpu", torch.bfloat16):
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+    found, true = compiled(f)(q, k, v), f(q, k, v)
+    assert found.dtype == true.dtype
+    torch.testing.assert_close(found, true, rtol=2e-2, atol=2e-2)
 
 
 def test_sizes_stay_open(compiled, texts):

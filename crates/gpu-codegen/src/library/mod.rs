@@ -4,6 +4,7 @@
 
 pub(crate) mod blocks;
 pub(crate) mod epilogue;
+mod given_rows;
 pub(crate) mod pack;
 pub(crate) mod rows;
 pub(crate) mod vendor_epilogue;

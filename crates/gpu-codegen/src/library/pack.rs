@@ -156,7 +156,7 @@ pub(super) fn copy(program: &mut Program, from: &Operand, strides: Shape) -> Ope
 }
 
 /// The loop `to[i…] = from[i…]`.
-fn copy_kernel(name: String, from: BufId, to: BufId, dtype: DType, sizes: &Shape) -> LoopKernel {
+pub(super) fn copy_kernel(name: String, from: BufId, to: BufId, dtype: DType, sizes: &Shape) -> LoopKernel {
     let index: Shape = (0..sizes.len() as u32).map(SymExpr::loop_var).collect();
     let mut b = BodyBuilder::new();
     let value = b.push(dtype, InstKind::Load { buf: from, index: index.clone(), mask: None });

@@ -2,11 +2,12 @@
 //! several times slower than rows that begin at multiples of 16 bytes. Values in the arena get rows with a gap behind each,
 //! weights are copied so when they are bound.
 //!
-//! Not here: inputs and outputs of a call, whose rows are as the caller has them.
+//! Not here: inputs of a call (`given_rows`), and its outputs, whose rows are as the caller has them.
 
 use ir_core::{DType, Shape, SymExpr};
 use kernel_ir::{ArenaPlan, BufId, Matmul, Operand, Program, Step, Storage};
 
+use super::given_rows::copy_inputs;
 use crate::library::pack::{copy, for_each_step};
 
 /// Elements of 16 bytes, of which rows are multiples so that vectors are aligned.
@@ -20,7 +21,7 @@ const SHORTEST: i64 = 512;
 pub fn align_rows(program: &mut Program) {
     let mut gaps = matrices(program);
     gaps.retain(|(buf, row)| Gap::of(program, *buf, *row).map(|gap| gap.apply(program)).is_some());
-    if !gaps.is_empty() {
+    if copy_inputs(program) || !gaps.is_empty() {
         program.plan = ArenaPlan::of(program);
     }
     let mut steps = std::mem::take(&mut program.steps);
@@ -40,7 +41,7 @@ pub fn align_rows(program: &mut Program) {
     program.steps = steps;
 }
 
-fn for_each_product(steps: &mut [Step], visit: &mut dyn FnMut(&mut Matmul)) {
+pub(super) fn for_each_product(steps: &mut [Step], visit: &mut dyn FnMut(&mut Matmul)) {
     for step in steps {
         if let Step::Matmul(k) = step {
             visit(k);
@@ -49,12 +50,12 @@ fn for_each_product(steps: &mut [Step], visit: &mut dyn FnMut(&mut Matmul)) {
     }
 }
 
-fn is_half(program: &Program, buf: BufId) -> bool {
+pub(super) fn is_half(program: &Program, buf: BufId) -> bool {
     matches!(program.buffers[buf].dtype, DType::F16 | DType::BF16)
 }
 
 /// The length of long rows that are not whole vectors.
-fn uneven(row: &SymExpr) -> Option<i64> {
+pub(super) fn uneven(row: &SymExpr) -> Option<i64> {
     row.as_const().filter(|n| n % VECTOR != 0 && *n >= SHORTEST)
 }
 
@@ -179,7 +180,7 @@ impl Gap {
 }
 
 /// Strides and offset of a part of a buffer whose rows get a gap; `None` where a dimension crosses rows.
-fn moved(sizes: &[SymExpr], strides: &[SymExpr], offset: &SymExpr, row: i64) -> Option<(Shape, SymExpr)> {
+pub(super) fn moved(sizes: &[SymExpr], strides: &[SymExpr], offset: &SymExpr, row: i64) -> Option<(Shape, SymExpr)> {
     let mut within = 1;
     let mut all = Shape::new();
     for (size, stride) in sizes.iter().zip(strides) {

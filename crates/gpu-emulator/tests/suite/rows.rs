@@ -54,6 +54,26 @@ fn rows_that_others_see_have_no_gap() {
     c.check(&emulator);
 }
 
+/// The gradient to scores, which the caller gives: both products with it read one copy in rows that begin at whole vectors. One
+/// with few columns does not pay for a copy.
+#[test]
+fn given_rows_are_copied_once() {
+    let Some(emulator) = emulator() else { return };
+    let mut c = Case::new("given");
+    let (grad, w, x) = (c.any(BF16, &[2, 136, 521]), c.any(BF16, &[521, 264]), c.any(BF16, &[272, 264]));
+    let grad = c.call("aten.view.default", vec![grad.into(), Arg::from(&[272i64, 521][..])]);
+    c.shows("aten.mm.default", vec![grad.into(), w.into()]);
+    let turned = c.call("aten.t.default", vec![grad.into()]);
+    c.shows("aten.mm.default", vec![turned.into(), x.into()]);
+    assert!(texts(&mut c).contains("576 * "), "the copy has rows of 576");
+    c.check_twice(&emulator);
+    let mut few = Case::new("few columns");
+    let (grad, w) = (few.any(BF16, &[72, 521]), few.any(BF16, &[521, 64]));
+    few.shows("aten.mm.default", vec![grad.into(), w.into()]);
+    assert!(!texts(&mut few).contains("576 * "));
+    few.check(&emulator);
+}
+
 /// Positions counted along four rows, and a table read at them: two kernels, the second with a thread for each element.
 #[test]
 fn counted_positions_and_their_embedding() {
