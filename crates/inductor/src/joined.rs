@@ -144,6 +144,11 @@ impl Uses {
     }
 }
 
+/// The values that a concatenation consists of; none where a definition is something else.
+pub(crate) fn parts(defs: &Defs, id: BufId) -> Vec<BufId> {
+    chain(defs, id).map_or(Vec::new(), |chain| chain.parts.into_iter().map(|part| part.source).collect())
+}
+
 /// The parts of a concatenation that may be written one by one; `None` where a definition is something else.
 fn chain(defs: &Defs, id: BufId) -> Option<Chain> {
     let def = defs.get(id);

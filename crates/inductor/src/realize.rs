@@ -12,11 +12,15 @@ use smallvec::SmallVec;
 use crate::affine::{self, SymBounds};
 use crate::defs::{Def, DefKind, Defs, template_operands};
 use crate::inline::{Inliner, no_forward};
+use crate::joined;
 
 /// A body longer than this is split: compile time grows with it and registers run out.
 const MAX_INLINED: u32 = 160;
 /// A value read more than once is recomputed only where that takes at most this many instructions.
 const MAX_RECOMPUTED: u32 = 12;
+/// A concatenation that has memory computes its parts where it reads them up to this many instructions for an element, of all parts
+/// together: each element takes the time of all, where one of them counts. Beyond, what computes a part stores it there.
+const MAX_JOINED: u32 = 40;
 /// A value that is computed again gets memory where more definitions than this read it: computing it takes less time than
 /// storing and loading it, even where it is heavy.
 const MAX_AGAIN: usize = 4;
@@ -84,8 +88,10 @@ pub(crate) fn realize(defs: &mut Defs) {
         match &def.kind {
             DefKind::Input | DefKind::Constant => continue,
             DefKind::Loop { .. } => {
+                realize_parts(defs, id, &consumers, &costs);
                 costs[id] = cost(defs, id, &order, &costs);
-                let mut wanted = def.realized || wants_memory(defs, id, &consumers, &costs);
+                let mut wanted =
+                    defs.get(id).realized || wants_memory(defs, id, &consumers, &costs);
                 if wanted && let Some(source) = spread(defs, id) {
                     give_memory(defs, source);
                     costs[id] = cost(defs, id, &order, &costs);
@@ -165,6 +171,27 @@ fn realize_operands(defs: &mut Defs, operands: &[BufId]) {
             give_memory(defs, v);
         }
     }
+}
+
+/// Realizes the parts of a concatenation that take long to compute, where it will have memory: `joined` then has them written to it.
+fn realize_parts(defs: &mut Defs, id: BufId, readers: &Arena<BufId, Vec<BufId>>, costs: &Arena<BufId, Cost>) {
+    let def = defs.get(id);
+    let stored = def.realized || def.output || readers[id].iter().any(|r| computes(defs, *r));
+    if !stored || def.constant {
+        return;
+    }
+    let parts = joined::parts(defs, id).into_iter().map(|part| behind_views(defs, part));
+    let computed: Vec<BufId> =
+        parts.filter(|part| !defs.get(*part).realized && readers[*part] == [id]).collect();
+    let total = computed.iter().map(|part| costs[*part].insts).sum::<u32>();
+    if total > MAX_JOINED {
+        computed.into_iter().for_each(|part| give_memory(defs, part));
+    }
+}
+
+/// Whether a definition is a template or a routine, which read memory.
+fn computes(defs: &Defs, id: BufId) -> bool {
+    matches!(defs.get(id).kind, DefKind::Template(_) | DefKind::Extern { .. })
 }
 
 /// Lays operands of exchanges out in rows without gaps, as engines take them: a view gets memory of its own. What the caller has a
@@ -295,8 +322,7 @@ fn wants_memory(
     }
     // A reader that has memory itself computes each of its points once; another one is computed again by each of its own readers.
     let stored = |c: BufId| {
-        let computes = |r: &BufId| matches!(defs.get(*r).kind, DefKind::Template(_) | DefKind::Extern { .. });
-        defs.get(c).realized || defs.get(c).output || readers[c].iter().any(computes)
+        defs.get(c).realized || defs.get(c).output || readers[c].iter().any(|r| computes(defs, *r))
     };
     let read_often = consumers.iter().any(|&c| {
         let points = defs.numel_hint(&defs.get(c).domain());

@@ -5,6 +5,7 @@
 //! softmax(q kᵀ [* s | / s] [+ mask …]) v  =  attention(q, k, v, mask + …, scale = s)
 //! ```
 //!
+//! A factor that is a tensor and the same for all keys, such as a learned scale of each head, multiplies the queries instead. All this
 //! with 16-bit floats widened for the softmax and narrowed after it, on three or four dimensions. A mask may be added to the
 //! scores with their first dimension split in two, for each part of the second alone (shifted windows of an image): the parts
 //! then are heads. The decomposed form stays
@@ -35,6 +36,8 @@ struct Parts {
     v: ValueId,
     added: Added,
     scale: f64,
+    /// Factors of the scores, the same for all keys: with all dimensions of the scores, the last of size 1.
+    factors: Vec<ValueId>,
 }
 
 /// What is added to the scores.
@@ -61,6 +64,7 @@ fn attention(b: &mut Builder<'_>, site: &Site<'_>) -> Result<Option<ValueId>, Op
     let mut order: Vec<usize> = (0..rank).collect();
     order.swap(rank - 1, rank - 2);
     let k = b.permute(parts.kt, &order)?;
+    let q = scaled_queries(b, &parts)?;
     let windows = parts.added.windows.as_ref();
     let mut four = |v: ValueId| {
         let mut sizes: Shape = b.sizes(v)?;
@@ -74,7 +78,7 @@ fn attention(b: &mut Builder<'_>, site: &Site<'_>) -> Result<Option<ValueId>, Op
         }
         b.reshape(v, &sizes)
     };
-    let (q, k, v) = (four(parts.q)?, four(k)?, four(parts.v)?);
+    let (q, k, v) = (four(q)?, four(k)?, four(parts.v)?);
     let mask = mask(b, &parts.added, parts.q)?;
     let mask = mask.map(|m| b.cast(m, site.meta.dtype)).transpose()?;
     let args = vec![
@@ -87,6 +91,21 @@ fn attention(b: &mut Builder<'_>, site: &Site<'_>) -> Result<Option<ValueId>, Op
     ];
     let y = b.call1("prims.attention", args)?;
     b.reshape(y, &site.meta.sizes).map(Some)
+}
+
+/// The queries times the factors of their scores, in what 16-bit floats are computed in.
+fn scaled_queries(b: &mut Builder<'_>, parts: &Parts) -> Result<ValueId, OpError> {
+    if parts.factors.is_empty() {
+        return Ok(parts.q);
+    }
+    let (dtype, sizes) = (b.dtype(parts.q)?, b.sizes(parts.q)?);
+    let mut q = b.cast(parts.q, dtype.compute())?;
+    for &factor in &parts.factors {
+        let wide = b.cast(factor, dtype.compute())?;
+        let wide = b.expand(wide, &sizes)?;
+        q = b.mul(q, wide)?;
+    }
+    b.cast(q, dtype)
 }
 
 /// The sum of the masks, of four dimensions. `q` tells the number of heads.
@@ -154,8 +173,16 @@ fn parts(graph: &Graph, site: &Site<'_>) -> Option<Parts> {
     if added.windows.is_some() && !(rank == 4 && added.masks.iter().all(repeated)) {
         return None;
     }
-    if let Some((inner, factor)) = scaled(graph, at, site) {
-        (at, scale) = (inner, factor);
+    let mut factors = Vec::new();
+    loop {
+        if let Some((inner, factor)) = scaled(graph, at, site) {
+            (at, scale) = (inner, scale * factor);
+        } else if let Some((inner, factor)) = scaled_by_tensor(graph, at, rank) {
+            factors.push(factor);
+            at = inner;
+        } else {
+            break;
+        }
     }
     let product = unwidened(graph, at);
     // The softmax reads its operand twice: for the largest score and for the differences from it.
@@ -163,7 +190,7 @@ fn parts(graph: &Graph, site: &Site<'_>) -> Option<Parts> {
     let call = def_of(graph, product, "prims.matmul").filter(|_| site.reads(product) <= reads)?;
     let (q, kt) = (call.value("a").ok()?, call.value("b").ok()?);
     let dtypes = [q, kt, v].map(|v| graph.meta(v).map(|m| m.dtype));
-    (dtypes.iter().all(|d| *d == Some(site.meta.dtype))).then_some(Parts { q, kt, v, added, scale })
+    (dtypes.iter().all(|d| *d == Some(site.meta.dtype))).then_some(Parts { q, kt, v, added, scale, factors })
 }
 
 /// Whether a value is what 16-bit floats are computed in.
@@ -266,6 +293,20 @@ fn scaled(graph: &Graph, v: ValueId, site: &Site<'_>) -> Option<(ValueId, f64)> 
     }
 }
 
+/// Scores before they are multiplied by a tensor that is the same for all keys, and that tensor.
+fn scaled_by_tensor(graph: &Graph, v: ValueId, rank: usize) -> Option<(ValueId, ValueId)> {
+    let call = def(graph, v).filter(|c| c.op.scalar_op() == Some(ScalarOp::Mul))?;
+    let (Arg::Value(x), Arg::Value(y)) = (&call.args[0], &call.args[1]) else { return None };
+    let factor = |v: ValueId| {
+        let source = through(graph, v, "prims.expand")?;
+        let sizes = sizes(graph, source)?;
+        (sizes.len() <= rank && sizes.last() == Some(&SymExpr::ONE)).then_some(source)
+    };
+    let scores = |v: ValueId| is_scores(graph, v, DEEPEST).then(|| unwidened(graph, v));
+    let either = |x: ValueId, y: ValueId| Some((scores(x)?, factor(y)?));
+    either(*x, *y).or_else(|| either(*y, *x))
+}
+
 /// The mask before it was broadcast, where it still has all dimensions.
 fn mask_operand(graph: &Graph, mask: ValueId, rank: usize) -> Option<ValueId> {
     let meta = graph.meta(mask)?;
@@ -314,6 +355,22 @@ mod tests {
 %s: f32[2, 3, 5, 6] = prims.add(%x, %me)";
         let body = format!("{INPUTS}\n{scores}\n{SOFTMAX}\nreturn %y");
         changes(run, &PassCx::default(), &body, "prims.permute prims.permute prims.attention");
+    }
+
+    #[test]
+    fn a_factor_of_each_head() {
+        let scores = "%f: f32[3, 1, 1] = input \"f\"
+%fe: f32[2, 3, 5, 6] = prims.expand(%f, [2, 3, 5, 6])
+%x: f32[2, 3, 5, 6] = prims.mul(%p, %fe)
+%s: f32[2, 3, 5, 6] = prims.mul(%x, 2.0)";
+        let (input, scores) = scores.split_once('\n').unwrap();
+        let inputs = INPUTS.replacen("\n\n", &format!("\n{input}\n\n"), 1);
+        let body = format!("{inputs}\n{scores}\n{SOFTMAX}\nreturn %y");
+        let prims = "prims.permute prims.permute prims.expand prims.mul prims.attention";
+        changes(run, &PassCx::default(), &body, prims);
+        // A factor of each key is none of the queries.
+        let body = body.replace("f32[3, 1, 1]", "f32[3, 1, 6]");
+        assert_unchanged(run, &PassCx::default(), &body);
     }
 
     #[test]
