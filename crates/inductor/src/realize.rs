@@ -90,8 +90,7 @@ pub(crate) fn realize(defs: &mut Defs) {
             DefKind::Loop { .. } => {
                 realize_parts(defs, id, &consumers, &costs);
                 costs[id] = cost(defs, id, &order, &costs);
-                let mut wanted =
-                    defs.get(id).realized || wants_memory(defs, id, &consumers, &costs);
+                let mut wanted = defs.get(id).realized || wants_memory(defs, id, &consumers, &costs);
                 if wanted && let Some(source) = spread(defs, id) {
                     give_memory(defs, source);
                     costs[id] = cost(defs, id, &order, &costs);

@@ -1,6 +1,6 @@
-//! Grouped convolutions with few channels per group, above all depthwise ones, of one or two spatial dimensions, plain or
+//! Grouped convolutions with few channels per group, above all depthwise ones, of one to three spatial dimensions, plain or
 //! transposed. A thread computes a tile of rows, columns and adjacent channels of the result, so that each input element
-//! is read once for all of them.
+//! is read once for all of them. Of three dimensions the first is taken slice by slice, as input channels are.
 //!
 //! Here: which convolutions qualify, which tile shapes are tried, and in what order. The text of the kernels is in
 //! `depthwise_text`. Convolutions whose window is larger than their result, such as weight gradients, are in
@@ -27,6 +27,8 @@ const THREADS: i64 = 256;
 /// Maximum number of sums of a thread, and of input floats that it holds.
 const MAX_SUMS: i64 = 64;
 const MAX_HELD: i64 = 128;
+/// Most slices of a window of three dimensions.
+const MAX_SLICES: i64 = 15;
 /// Columns of the window that are taken at once, where there are more.
 const CHUNK: i64 = 8;
 /// Maximum bytes of shared memory for the weights of a block.
@@ -67,6 +69,8 @@ pub(crate) struct Grouped<'a> {
     pub(crate) outputs: i64,
     /// Rows and columns.
     pub(crate) lines: [Line; 2],
+    /// The dimension before rows and columns, of which a thread computes one slice.
+    pub(crate) depth: Option<Line>,
 }
 
 /// The direction in which adjacent elements of the input are loaded and adjacent threads are placed.
@@ -123,7 +127,7 @@ pub(crate) fn has_dtypes(program: &Program, k: &Conv) -> bool {
 impl<'a> Grouped<'a> {
     pub(crate) fn of(program: &'a Program, k: &'a Conv) -> Option<Grouped<'a>> {
         let spatial = k.stride.len();
-        if k.groups < 2 || !(1..=2).contains(&spatial) || !has_dtypes(program, k) {
+        if k.groups < 2 || !(1..=3).contains(&spatial) || !has_dtypes(program, k) {
             return None;
         }
         let groups = SymExpr::from_i64(k.groups);
@@ -135,8 +139,25 @@ impl<'a> Grouped<'a> {
             Some(Line { dim: Some(d + 2), window, stride, dilation, before })
         };
         let single = Line { dim: None, window: 1, stride: 1, dilation: 1, before: 0 };
-        let lines = if spatial == 1 { [single, line(0)?] } else { [line(0)?, line(1)?] };
-        Some(Grouped { program, k, inputs, outputs, lines })
+        let (depth, lines) = match spatial {
+            1 => (None, [single, line(0)?]),
+            2 => (None, [line(0)?, line(1)?]),
+            _ => (Some(line(0)?), [line(1)?, line(2)?]),
+        };
+        // With a stride, slices of a transposed convolution meet only some of the window's. A long window is one over a batch, as
+        // gradients to weights have it.
+        let regular = depth.is_none_or(|d: Line| (!k.transposed || d.stride == 1) && d.window <= MAX_SLICES);
+        regular.then_some(Grouped { program, k, inputs, outputs, lines, depth })
+    }
+
+    /// Slices of the window.
+    pub(crate) fn slices(&self) -> i64 {
+        self.depth.map_or(1, |d| d.window)
+    }
+
+    /// How often a thread passes over the rows and columns of the window.
+    fn passes(&self) -> i64 {
+        self.inputs * self.slices()
     }
 
     /// The sizes of the input and of the result along a spatial dimension.
@@ -154,7 +175,7 @@ impl<'a> Grouped<'a> {
 
     /// Number of weights of one output channel.
     pub(crate) fn taps(&self) -> i64 {
-        self.inputs * self.lines[0].window * self.lines[1].window
+        self.passes() * self.lines[0].window * self.lines[1].window
     }
 
     /// The number of rows or columns per thread is a multiple of this.
@@ -190,7 +211,7 @@ impl<'a> Grouped<'a> {
     fn may_keep(&self, form: &Form) -> bool {
         let weights = self.taps() * form.lanes;
         let held = depthwise_text::ReceptiveField::of(self, form).columns() * form.lanes;
-        self.inputs == 1
+        self.passes() == 1
             && form.chunk == self.lines[1].window
             && weights <= MAX_KEPT
             && weights + held + form.rows * form.cols * form.lanes <= MAX_REGISTERS
@@ -331,7 +352,7 @@ impl<'a> Grouped<'a> {
     fn estimate(&self, form: &Form, target: &Target) -> f64 {
         let reach = depthwise_text::ReceptiveField::of(self, form);
         let [down, across] = self.lines;
-        let chunks = div_ceil(across.window, form.chunk) * self.inputs;
+        let chunks = div_ceil(across.window, form.chunk) * self.passes();
         let turns = depthwise_text::Rows::of(self, form).count * chunks;
         let products = form.products(self);
         let narrow = self.element() == 2;
@@ -343,7 +364,9 @@ impl<'a> Grouped<'a> {
         let finish = form.rows * form.cols * form.lanes * (2 + self.k.epilogue.insts.len() as i64 * 3 / 4);
         let instructions = (products + turns * row + weights + finish + 60) as f64;
         let [high, wide] = self.tiles(form);
-        let batch = self.hinted(&self.k.epilogue.ranges[0]);
+        let images =
+            self.depth.and_then(|d| d.dim).map_or(SymExpr::ONE, |d| self.k.epilogue.ranges[d].clone());
+        let batch = self.hinted(&self.k.epilogue.ranges[0]) * self.hinted(&images);
         let channels = self.hinted(&self.k.epilogue.ranges[1]);
         let [_, td, ta] = form.team;
         let threads =

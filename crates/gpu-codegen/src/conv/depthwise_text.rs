@@ -170,7 +170,8 @@ impl<'a> Text<'a> {
         let k = self.of.k;
         let channels = k.epilogue.ranges[1].ceil_div(&SymExpr::from_i64(form.channels()));
         let [rows, cols] = [0, 1].map(|line| self.patches_along(line));
-        let patches = &k.epilogue.ranges[0] * rows * cols;
+        let images = &k.epilogue.ranges[0] * self.slices_of_result();
+        let patches = images * rows * cols;
         let launch = Launch {
             blocks: [channels * patches.sym_min(&SymExpr::from_i64(form.most)), SymExpr::ONE, SymExpr::ONE],
             threads: form.threads() as u32,
@@ -184,6 +185,12 @@ impl<'a> Text<'a> {
         let form = self.form;
         let own = if line == 0 { form.rows * form.team[1] } else { form.cols * form.team[2] };
         self.of.sizes(line)[1].ceil_div(&SymExpr::from_i64(own))
+    }
+
+    /// Slices of the result, which are computed one by one.
+    fn slices_of_result(&self) -> SymExpr {
+        let dim = self.of.depth.and_then(|d| d.dim);
+        dim.map_or(SymExpr::ONE, |d| self.of.k.epilogue.ranges[d].clone())
     }
 
     fn head(&mut self, finish: &Finish) -> Result<String, GenError> {
@@ -202,7 +209,7 @@ impl<'a> Text<'a> {
         Ok(format!(
             "typedef {ty} E;
 constexpr int V = {v}, COLS = {cols}, ROWS = {rows}, LANES = {each}, CHANNELS = {all}, PITCH = {pitch}, THREADS = {threads};
-constexpr int KH = {kh}, KW = {kw}, TAPS = {taps};
+constexpr int KD = {kd}, KH = {kh}, KW = {kw}, TAPS = {taps};
 DYNAMIC_SHARED(memory);
 float *taps = (float *)memory;
 const idx channels = {channels}, groups = (channels + CHANNELS - 1) / CHANNELS;
@@ -217,6 +224,7 @@ const int down = spot / {across}, across = spot % {across};
             all = form.channels(),
             pitch = form.pitch(of),
             threads = form.threads(),
+            kd = of.slices(),
             kh = of.lines[0].window,
             kw = of.lines[1].window,
             taps = of.taps(),
@@ -236,6 +244,7 @@ const int down = spot / {across}, across = spot % {across};
         };
         let at = ["tap / KW % KH", "tap % KW"];
         let window = (0..2).filter(|&line| self.of.lines[line].dim.is_some()).map(|line| at[line]);
+        let window = self.of.depth.map(|_| "tap / (KH * KW) % KD").into_iter().chain(window);
         let index: Vec<&str> = lead.iter().map(String::as_str).chain(window).collect();
         let from = element(&self.writer(), &k.weight, &index, &mut self.uses);
         let own = match self.form.along {
@@ -255,7 +264,7 @@ for (int v = 0; v < V; ++v) kept[n][v] = taps{own};
         };
         format!(
             "for (int e = threadIdx.x; e < CHANNELS * TAPS; e += THREADS) {{
-const int c = {c}, tap = {tap}, in = tap / (KH * KW);
+const int c = {c}, tap = {tap}, in = tap / (KD * KH * KW);
 const idx channel = channel0 + c;
 taps[{place}] = channel < channels ? to<float>({from}) : 0.0f;
 }}
@@ -273,15 +282,22 @@ block_sync();
             self.expr(&patches)
         });
         let ranges = self.of.k.epilogue.ranges.clone();
-        let batch = self.expr(&ranges[0]);
+        let slices = self.slices_of_result();
+        let (images, slices) = (self.expr(&(&ranges[0] * &slices)), self.expr(&slices));
+        let image = match self.of.depth {
+            None => "const idx i0 = patch / (high * wide);".to_owned(),
+            Some(_) => format!(
+                "const idx image = patch / (high * wide), i0 = image / {slices}, i2 = image % {slices};"
+            ),
+        };
         let [rows, cols] = [0, 1].map(|line| {
             let size = self.of.sizes(line)[1].clone();
             self.expr(&size)
         });
         format!(
             "const idx channel = channel0 + lane * V, high = {high}, wide = {wide};
-for (idx patch = (idx)blockIdx.x / groups; patch < {batch} * high * wide; patch += (idx)gridDim.x / groups) {{
-const idx i0 = patch / (high * wide);
+for (idx patch = (idx)blockIdx.x / groups; patch < {images} * high * wide; patch += (idx)gridDim.x / groups) {{
+{image}
 const idx row0 = (patch / wide % high * {down} + down) * ROWS, col0 = (patch % wide * {across} + across) * COLS;
 if (channel >= channels || lane >= {lanes} || down >= {down} || row0 >= {rows} || col0 >= {cols}) continue;
 float acc[ROWS][COLS][V];
@@ -305,6 +321,18 @@ for (int v = 0; v < V; ++v) acc[r][t][v] = 0.0f;
         let mut open = 0;
         if of.inputs > 1 {
             let _ = writeln!(out, "#pragma unroll 1\nfor (int in = 0; in < {}; ++in) {{", of.inputs);
+            open += 1;
+        }
+        if let (Some(line), Some(d)) = (of.depth, of.depth.and_then(|d| d.dim)) {
+            let size = self.expr(&of.k.input.sizes[d]);
+            let place = match of.k.transposed {
+                true => format!("i2 + {} - kz * {}", line.before, line.dilation),
+                false => format!("i2 * {} - {} + kz * {}", line.stride, line.before, line.dilation),
+            };
+            let _ = writeln!(
+                out,
+                "#pragma unroll 1\nfor (int kz = 0; kz < KD; ++kz) {{\nconst idx z = {place};\nif (!within(z, (idx){size})) continue;"
+            );
             open += 1;
         }
         let source = match (of.inputs, of.outputs) {
@@ -370,7 +398,8 @@ for (int v = 0; v < V; ++v) acc[r][t][v] = 0.0f;
         let step = self.expr(&of.step(1));
         let places: Vec<&str> =
             (0..2).filter(|&l| of.lines[l].dim.is_some()).map(|l| ["y", "x"][l]).collect();
-        let index: Vec<&str> = ["i0", source].into_iter().chain(places).collect();
+        let slice = of.depth.map(|_| "z");
+        let index: Vec<&str> = ["i0", source].into_iter().chain(slice).chain(places).collect();
         let at = element(&self.writer(), input, &index, &mut self.uses);
         let (memory, place) = at.split_once('[').unwrap_or((&at, "0]"));
         let place = place.trim_end_matches(']');
@@ -395,7 +424,12 @@ for (int v = 0; v < V; ++v) acc[r][t][v] = 0.0f;
     fn products(&self, reach: &ReceptiveField, rows: &Rows, chunked: bool) -> String {
         let (of, form) = (self.of, self.form);
         let [first, by_row, by_turn] = rows.tap;
-        let channel = if of.inputs > 1 { " + in * (KH * KW)" } else { "" };
+        let channel = match (of.inputs > 1, of.depth.is_some()) {
+            (true, true) => " + (in * KD + kz) * (KH * KW)",
+            (true, false) => " + in * (KH * KW)",
+            (false, true) => " + kz * (KH * KW)",
+            (false, false) => "",
+        };
         let chunk = if chunked { " + k0" } else { "" };
         let tap = format!("(ky * KW{chunk}{channel})");
         let weights = match form.along {

@@ -21,6 +21,9 @@ use crate::{ENTRY, GenError, Kernel, Launch, THREADS, Target, Variant};
 /// With fewer input or output channels per group than this a tile is so empty that one thread per point is faster.
 const FEW_CHANNELS: i64 = 8;
 
+/// Terms of a sum that fill the inner dimension of a tile, however few channels they are of.
+const FULL_SUM: i64 = 128;
+
 /// Terms of a sum that one thread adds in about ten microseconds, and threads per multiprocessor that keep it busy.
 const LONG_SUM: i64 = 2048;
 const THREADS_EACH: i64 = 512;
@@ -61,12 +64,12 @@ pub(crate) fn tiled<'a>(program: &'a Program, k: &'a Conv, target: &Target) -> O
 /// Whether one thread per point is faster than tiles, which would be nearly empty.
 fn is_direct(program: &Program, k: &Conv, product: Option<&Product<'_>>, target: &Target) -> bool {
     let few = |e: &SymExpr| hint(program, e) < FEW_CHANNELS * k.groups;
-    let narrow = few(&k.input.sizes[1]) || few(&k.epilogue.ranges[1]);
+    let terms = product.map_or(0, |p| hint(program, &crate::product::tile::count(&p.inner)));
+    let narrow = (few(&k.input.sizes[1]) && terms < FULL_SUM) || few(&k.epilogue.ranges[1]);
     // A long sum to each of few results (the gradient to a weight) is split over blocks, which one thread a point cannot be.
     let points = hint(program, &volume(&k.epilogue.ranges));
-    let long = |p: &Product<'_>| hint(program, &crate::product::tile::count(&p.inner)) > LONG_SUM;
     let starved = points < THREADS_EACH * i64::from(target.multiprocessors);
-    k.groups > 1 && narrow && product.is_some_and(|p| !(starved && long(p)))
+    k.groups > 1 && narrow && product.is_some() && !(starved && terms > LONG_SUM)
 }
 
 /// Whether no library need be asked: see [`tile_rule::prefers_generated`](crate::product::tile_rule::prefers_generated).

@@ -76,7 +76,8 @@ fn row_of(program: &Program, input: BufId) -> Option<i64> {
     let buffer = &program.buffers[input];
     let given = matches!(buffer.storage, Storage::Input(_)) && program.written_input(input).is_none();
     let fixed = buffer.sizes.iter().all(|e| e.as_const().is_some());
-    let dense = buffer.strides == ir_core::contiguous_strides(&buffer.sizes) && buffer.offset == SymExpr::ZERO;
+    let dense =
+        buffer.strides == ir_core::contiguous_strides(&buffer.sizes) && buffer.offset == SymExpr::ZERO;
     let row = buffer.sizes.last().and_then(uneven)?;
     (given && fixed && dense && is_half(program, input)).then_some(row)
 }
@@ -95,8 +96,16 @@ fn copied(program: &mut Program, input: BufId) -> Option<(BufId, Step)> {
         let b = &program.buffers[input];
         (b.name.clone(), b.dtype, b.sizes.clone())
     };
-    let (strides, offset): (Shape, SymExpr) = moved(&sizes, &program.buffers[input].strides, &SymExpr::ZERO, row)?;
-    let copy = Buffer { name: format!("{name}_in_rows"), dtype, sizes: sizes.clone(), strides, offset, storage: Storage::Arena };
+    let (strides, offset): (Shape, SymExpr) =
+        moved(&sizes, &program.buffers[input].strides, &SymExpr::ZERO, row)?;
+    let copy = Buffer {
+        name: format!("{name}_in_rows"),
+        dtype,
+        sizes: sizes.clone(),
+        strides,
+        offset,
+        storage: Storage::Arena,
+    };
     let copy = program.buffers.push(copy);
     let kernel = copy_kernel(format!("rows_of_{name}"), input, copy, dtype, &sizes);
     Some((copy, Step::Loop(kernel)))

@@ -180,7 +180,12 @@ impl Gap {
 }
 
 /// Strides and offset of a part of a buffer whose rows get a gap; `None` where a dimension crosses rows.
-pub(super) fn moved(sizes: &[SymExpr], strides: &[SymExpr], offset: &SymExpr, row: i64) -> Option<(Shape, SymExpr)> {
+pub(super) fn moved(
+    sizes: &[SymExpr],
+    strides: &[SymExpr],
+    offset: &SymExpr,
+    row: i64,
+) -> Option<(Shape, SymExpr)> {
     let mut within = 1;
     let mut all = Shape::new();
     for (size, stride) in sizes.iter().zip(strides) {

@@ -188,6 +188,31 @@ fn one_dimension() {
 }
 
 #[test]
+fn three_dimensions() {
+    for (dtype, last) in [(BF16, true), (F32, true), (F16, false), (F32, false)] {
+        let cube = |counts: [i64; 4], stride: [i64; 3]| Shapes {
+            counts,
+            size: vec![4, 7, 8],
+            window: vec![3, 3, 3],
+            stride: stride.to_vec(),
+            padding: vec![(1, 1); 3],
+            dilation: vec![1; 3],
+            transposed: false,
+        };
+        has(&convolution("cube", dtype, &cube([2, 16, 16, 16], [1, 1, 1]), [last; 2]), "depthwise");
+        has(&convolution("cube, stride", dtype, &cube([1, 12, 24, 12], [2, 1, 2]), [last; 2]), "depthwise");
+        let few = Shapes {
+            dilation: vec![2, 1, 1],
+            padding: vec![(2, 1), (1, 0), (0, 1)],
+            ..cube([2, 9, 6, 3], [1, 1, 1])
+        };
+        has(&convolution("cube, groups", dtype, &few, [last; 2]), "depthwise");
+        let back = Shapes { transposed: true, window: vec![2, 3, 3], ..cube([2, 8, 8, 8], [1, 2, 1]) };
+        has(&convolution("cube, transposed", dtype, &back, [last; 2]), "depthwise");
+    }
+}
+
+#[test]
 fn memory_in_two_orders() {
     for dtype in [BF16, F32] {
         let s = Shapes::square([2, 16, 16, 16], [10, 16], 3);
