@@ -3,7 +3,7 @@
 //! - *points*: no stage has a loop; a thread computes a point.
 //! - *threads*: short or strided inner loops; a thread computes an outer point with serial loops (`wide`: several
 //!   contiguous ones).
-//! - *teams*: a wave or a block computes an outer point and its threads share the inner loops (`shared`); reductions and scans
+//! - *teams*: a wave, a part of one or a block computes an outer point and its threads share the inner loops (`shared`); reductions and scans
 //!   combine over the team in a fixed order, so that results do not change from run to run. Rows of points without reductions
 //!   are shared so too, where their vectors begin at different places in each row.
 
@@ -42,6 +42,7 @@ use crate::loops::transpose::Transpose;
 use crate::loops::wide::Wide;
 use crate::sort::ordered;
 use crate::text::body::{BodyWriter, Effects, Uses, accumulator};
+use crate::text::index::divisible;
 use crate::text::template::{assemble, blocks_of, unravel, volume};
 use crate::text::types::{number, value_type};
 use crate::{ENTRY, GenError, Kernel, Launch, THREADS, Target, Variant};
@@ -50,6 +51,8 @@ use crate::{ENTRY, GenError, Kernel, Launch, THREADS, Target, Variant};
 pub(crate) const SHORT: i64 = 16;
 /// Inner loops up to this long are run by a wave.
 const WARP_WORK: i64 = 1024;
+/// Parts of a wave that may be teams, the smallest first.
+const PARTS_OF_WAVE: [u32; 3] = [4, 8, 16];
 /// With this many outer points one thread each fills the device, where the outer points are contiguous.
 const MANY: i64 = 16 * 1024;
 /// Points of a row that a thread of a block takes where there are rows enough: two vectors of most dtypes, and blocks so small that
@@ -127,7 +130,7 @@ fn team(program: &Program, k: &LoopKernel, target: &Target) -> Option<u32> {
     }
     // A team's scan runs along one dimension.
     if longest <= WARP_WORK && outer >= 64 {
-        return Some(target.wave);
+        return Some(part_of_wave(program, k, target.wave).unwrap_or(target.wave));
     }
     // Rows that are read more than once should stay in the caches meanwhile, so few are read at once. In a single pass blocks
     // that end at different times keep the memory busy.
@@ -137,6 +140,32 @@ fn team(program: &Program, k: &LoopKernel, target: &Target) -> Option<u32> {
     let filling = if scans { most } else { FULL * i64::from(target.multiprocessors) / outer.max(1) };
     let wanted = filling.min(longest / EACH_OF_FEW).max(longest / EACH).clamp(64, most) as u32;
     Some(wanted.next_power_of_two().min(1024))
+}
+
+/// Threads that share an outer point where its loops have fewer vectors than a wave has lanes, such as the heads of attention that are
+/// normalised: as many as divide the vectors, of the widest kind. `None` where some access is no vector, or where waves would not be
+/// full of whole teams.
+fn part_of_wave(program: &Program, k: &LoopKernel, wave: u32) -> Option<u32> {
+    let scans = k.stages.iter().flat_map(|s| &s.insts).any(|i| matches!(i.kind, InstKind::Scan { .. }));
+    let points = volume(&k.outer);
+    if scans || hint(program, &points) < MANY {
+        return None;
+    }
+    let fits = |team: u32| {
+        let loops = (0..k.stages.len()).filter(|n| !k.stages[*n].inner.is_empty());
+        divisible(&points, i64::from(wave / team))
+            && loops.into_iter().all(|n| {
+                let lanes = |team| Wide::of_team(program, k, n, team, 1).map(|w| w.lanes());
+                let each = volume(&k.stages[n].inner).as_const();
+                let Some((lanes, each)) =
+                    lanes(team).filter(|l| lanes(PARTS_OF_WAVE[0]) == Some(*l)).zip(each)
+                else {
+                    return false;
+                };
+                each / lanes < i64::from(wave) && each % (lanes * i64::from(team)) == 0
+            })
+    };
+    PARTS_OF_WAVE.into_iter().rev().filter(|team| *team < wave).find(|team| fits(*team))
 }
 
 /// Whether adjacent outer points are contiguous in memory and inner ones are not, in most of what is read.
@@ -312,7 +341,7 @@ fn threads(program: &Program, k: &LoopKernel, entry: &str, alone: bool) -> Resul
     assemble(program, entry, &uses, launch, &body)
 }
 
-/// Teams of threads, `parts` of them per outer point: each is a wave or a block. Stages that reduce have one part.
+/// Teams of threads, `parts` of them per outer point: each is a part of a wave, a wave or a block. Stages that reduce have one part.
 fn teams(
     program: &Program,
     k: &LoopKernel,
@@ -325,7 +354,7 @@ fn teams(
     let points = volume(&k.outer);
     let head = BodyWriter { program, extents: &k.outer, prefix: "", guard: None, store_guard: None };
     let count = head.expr(&points, &mut uses);
-    let threads = if team == wave { 128 } else { team };
+    let threads = if team <= wave { 128 } else { team };
     let per_block = i64::from(threads / team);
     let mut body = format!(
         "__shared__ double scratch_memory[64];\nvoid *scratch = scratch_memory;\n\

@@ -173,3 +173,49 @@ fn windows() {
     c.shows("aten.any.dim", vec![x.into(), 1i64.into()]);
     c.check_twice(&emulator);
 }
+
+/// Rows shorter than what a wave loads at once: several share a wave, where the waves are full of them.
+#[test]
+fn several_rows_in_a_wave() {
+    let Some(emulator) = emulator() else { return };
+    for (dtype, row, team) in [(BF16, 32, 4), (F16, 96, 4), (F32, 32, 8), (BF16, 128, 16)] {
+        let mut c = Case::new("rows of a wave");
+        let x = c.any(dtype, &[16384, row]);
+        let wide = c.call("prims.convert", vec![x.into(), F32.into()]);
+        let square = c.call("aten.mul.Tensor", vec![wide.into(), wide.into()]);
+        let sum = c.call("aten.sum.dim_IntList", vec![square.into(), ints(&[1]), true.into()]);
+        let scale = c.call("aten.rsqrt.default", vec![sum.into()]);
+        let y = c.call("aten.mul.Tensor", vec![wide.into(), scale.into()]);
+        c.shows("prims.convert", vec![y.into(), dtype.into()]);
+        assert!(
+            source(&mut c).contains(&format!("threadIdx.x % {team};")),
+            "teams of {team} for rows of {row}"
+        );
+        c.check_twice(&emulator);
+    }
+    // Of rows in an odd number the last wave would have too few.
+    let mut c = Case::new("an odd number of rows");
+    let x = c.any(BF16, &[16385, 32]);
+    c.shows("aten._softmax.default", vec![x.into(), 1i64.into(), false.into()]);
+    assert!(source(&mut c).contains("threadIdx.x % 32;"));
+    c.check(&emulator);
+}
+
+/// Softmax and the position of the largest element of short rows.
+#[test]
+fn peaks_and_positions_of_short_rows() {
+    let Some(emulator) = emulator() else { return };
+    let mut c = Case::new("short rows");
+    for (dtype, row) in [(BF16, 64), (F32, 64)] {
+        let x = c.any(dtype, &[16384, row]);
+        c.shows("aten._softmax.default", vec![x.into(), 1i64.into(), false.into()]);
+        c.shows("aten.argmax.default", vec![x.into(), 1i64.into()]);
+    }
+    c.check_twice(&emulator);
+}
+
+/// The texts of a case's kernels, the first candidates alone.
+fn source(c: &mut Case) -> String {
+    let modules = gpu_runtime::modules(&c.program(), &gpu_codegen::Target::HOPPER).unwrap();
+    modules.into_iter().map(|m| m.kernels).collect()
+}

@@ -66,11 +66,17 @@ template <class T> DEV T shuffle_xor(T x, int mask) {
     return u.t;
 }
 
-// A team of TEAM threads (a wave, or the whole block) reduces one value each; all get the result. The order is fixed.
+// A team of TEAM threads (a part of a wave, a wave, or the whole block) reduces one value each; all get the result. The order is
+// fixed. Where a team is a part of a wave, all lanes of the wave take part.
 template <int OP, int TEAM, class T> DEV T team_combine(T x, void *scratch) {
+    if constexpr (TEAM < WAVE) {
+        #pragma unroll
+        for (int n = TEAM / 2; n; n >>= 1) x = combine<OP>(x, shuffle_xor(x, n));
+        return x;
+    }
     #pragma unroll
     for (int n = WAVE / 2; n; n >>= 1) x = combine<OP>(x, shuffle_down(x, n));
-    if constexpr (TEAM == WAVE) return shuffle(x, 0);
+    if constexpr (TEAM <= WAVE) return shuffle(x, 0);
     else {
         T *part = (T *)scratch;
         block_sync();
@@ -112,7 +118,7 @@ template <int OP, int TEAM, class T> DEV T team_scan(T x, T &total, void *scratc
 }
 
 template <int TEAM> DEV void team_sync() {
-    if constexpr (TEAM == WAVE) wave_sync();
+    if constexpr (TEAM <= WAVE) wave_sync();
     else block_sync();
 }
 
