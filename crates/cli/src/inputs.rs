@@ -255,5 +255,17 @@ fn one(info: &InputInfo, symbols: &Symbols) -> Result<Input> {
         let ones = dtype == DType::Bool || info.name.contains("mask");
         Tensor::full(dtype, &sizes, Scalar::Int(i64::from(ones)))?
     };
-    Ok(tensor.into())
+    Ok(in_order_of(&tensor, meta, symbols)?.into())
+}
+
+/// The tensor with its dimensions in memory in the order of the strides that the model was exported with (channels last, say): a
+/// tensor that stays on a device is given as it lies there.
+fn in_order_of(tensor: &Tensor, meta: &TensorMeta, symbols: &Symbols) -> Result<Tensor> {
+    let strides: Option<Vec<i64>> = meta.strides.iter().map(|s| at_hints(s, symbols)).collect();
+    let Some(strides) = strides.filter(|_| !meta.is_contiguous()) else { return Ok(tensor.clone()) };
+    let mut order: Vec<usize> = (0..strides.len()).collect();
+    order.sort_by_key(|&d| (std::cmp::Reverse(strides[d]), d));
+    let mut back = vec![0; order.len()];
+    order.iter().enumerate().for_each(|(n, &d)| back[d] = n);
+    Ok(tensor.permute(&order)?.contiguous()?.permute(&back)?)
 }

@@ -12,7 +12,7 @@ use tensor::Tensor;
 
 use crate::boundary::Boundary;
 use crate::cache::{Caller, Form, Lookup, Stage, Wiring, get_or_compile};
-use crate::code::{Code, Optimized, Weights};
+use crate::code::{Code, Optimized, Weights, on_device};
 use crate::explain::{Explanation, explain};
 use crate::graph_plugin;
 use crate::inputs::{Arguments, Input, InputInfo};
@@ -283,14 +283,14 @@ impl Compiled {
         Ok(given.users.into_iter().map(|(_, value)| value).collect())
     }
 
-    /// A copy of a tensor on the backend's device; the tensor itself where the backend keeps none there.
+    /// A copy of a tensor on the backend's device, with its strides where it has no gaps; the tensor itself where the backend keeps none
+    /// there.
     ///
     /// # Errors
     /// An error of the device: no memory, device lost.
     pub fn to_device(&self, tensor: &Tensor) -> Result<Value, Error> {
         let Some(backend) = &self.memory else { return Ok(tensor.clone().into()) };
-        let device = backend.first_device()?;
-        Ok(backend.to_device(tensor, device)?.into())
+        on_device(backend, tensor)
     }
 
     /// A copy of a value on the host.
