@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from ferroflux import _native, precision, runner
+from ferroflux.options import backends
 
 from .conftest import same
 
@@ -46,6 +47,11 @@ def test_old_flags(setting):
 @pytest.mark.parametrize("setting", NEW_FLAGS)
 def test_new_flags_even_where_old_ones_cannot_be_read_any_more(setting):
     assert in_a_process(setting) == NEW_FLAGS[setting]
+
+
+def test_the_backend_takes_what_the_flags_say():
+    choices = {o["name"]: o["kind"] for o in backends()["cuda"]["options"]}["tf32"]["choice"]
+    assert {*FLAGS.values(), *NEW_FLAGS.values()} == set(choices)
 
 
 @pytest.fixture
