@@ -13,7 +13,7 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from . import _native
+from . import _native, precision
 from .graph import Text
 from .options import Options
 from .sizes import Refused
@@ -191,6 +191,8 @@ class Recipe:
     mode: str
     settings: list[tuple[str, str]]
     cache: bool
+    follows_flags: bool
+    """Whether torch's flags for tf32 are an option besides the settings."""
     body: str | None
     """Python code of the function around the call; ``None`` where there is nothing to do around it."""
     constants: list[torch.Tensor]
@@ -201,9 +203,12 @@ class Recipe:
 
         Raises ``Unsupported`` with the nodes that cannot be compiled.
         """
-        code = _native.Callable(
-            self.source, self.places, self.backend, self.mode, self.settings, _seed, self.cache
-        )
+        if not self.follows_flags:
+            return self._compiled(self.settings, otherwise)
+        return precision.following(lambda tf32: self._compiled([*self.settings, (precision.OPTION, tf32)], otherwise))
+
+    def _compiled(self, settings: list[tuple[str, str]], otherwise: Callable | None) -> Callable[[list], list]:
+        code = _native.Callable(self.source, self.places, self.backend, self.mode, settings, _seed, self.cache)
         # The convention of AOTAutograd: the callee empties the list of arguments.
         code._boxed_call = True
         for listener in LISTENERS:
@@ -246,7 +251,8 @@ def recipe(gm: GraphModule, options: Options, constants: set[str]) -> Recipe:
     places = text.places + [f"constant:{n.name}" for n in text.names if n.op == "get_attr"]
     body = _body(gm, text, results)
     mode = options.mode_of(backend)
-    return Recipe(source, places, backend, mode, settings, options.cache, body, text.tensors)
+    follows_flags = precision.is_followed(gm, backend, settings)
+    return Recipe(source, places, backend, mode, settings, options.cache, follows_flags, body, text.tensors)
 
 
 def _body(gm: GraphModule, text: Text, results: Results) -> str | None:

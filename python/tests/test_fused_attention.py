@@ -126,3 +126,18 @@ def test_other_calls_stay(compiled, texts):
     with torch.no_grad():
         same(compiled(attend)(q, k, v), attend(q, k, v), 1e-4)
     assert FORWARD not in texts[0]
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+@pytest.mark.parametrize("keywords", [{}, {"is_causal": True}, {"attn_mask": torch.randn(2, 1, 8, 8)}], ids=["", "causal", "mask"])
+def test_groups_of_queries_share_heads_of_keys_without_being_told(compiled, heads, keywords):
+    """The operator that eager PyTorch's kernel for the CPU is; callers beside `scaled_dot_product_attention` pass it such heads."""
+    attend = lambda q, k, v: torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, **keywords)[0]
+    ours = [plain(2, 4, 8, 16), plain(2, heads, 8, 16), plain(2, heads, 8, 16)]
+    eager = [t.detach().requires_grad_() for t in ours]
+    result, true = compiled(attend)(*ours), attend(*eager)
+    torch.testing.assert_close(result, true, rtol=1e-4, atol=1e-4)
+    for t in (result, true):
+        (t * torch.arange(t.numel()).view(t.shape).sin()).sum().backward()
+    for a, b in zip(ours, eager):
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-4)

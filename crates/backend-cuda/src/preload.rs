@@ -33,7 +33,7 @@ impl RequiredLibraries {
                 match step {
                     Step::Matmul(_) | Step::Conv(_) if !asks_libraries(program, step, target, mode) => {}
                     Step::Matmul(k) if products::wants(program, k) => {
-                        required.blas = Some((program.buffers[k.a.buf].dtype, target.tf32));
+                        required.blas = Some((program.buffers[k.a.buf].dtype, target.tf32.of_products()));
                     }
                     Step::Conv(k) => required.dnn |= convolutions::wants(program, k),
                     _ => pending.extend(step.nested()),
@@ -78,6 +78,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+    use gpu_codegen::Tf32;
 
     /// A program with a product within a branch.
     fn nested(dtype: &str) -> Program {
@@ -117,8 +118,10 @@ plan bytes 0:
         let of = |dtype, target: &Target, mode| RequiredLibraries::of(&nested(dtype), target, mode);
         let single = RequiredLibraries { blas: Some((DType::F32, false)), dnn: false };
         assert_eq!(of("f32", &hopper, Mode::Default), single);
-        let rounded = Target { tf32: true, ..hopper.clone() };
+        let rounded = Target { tf32: Tf32::Products, ..hopper.clone() };
         assert_eq!(of("f32", &rounded, Mode::Default).blas, Some((DType::F32, true)));
+        let convolutions = Target { tf32: Tf32::Convolutions, ..hopper.clone() };
+        assert_eq!(of("f32", &convolutions, Mode::Default), single);
         assert_eq!(of("bf16", &hopper, Mode::Default), RequiredLibraries::default());
         assert_eq!(of("bf16", &hopper, Mode::ReduceOverhead).blas, Some((DType::BF16, false)));
     }

@@ -2,7 +2,7 @@
 //! commonest card (multiprocessors, caches); whoever generates without a device takes it from here.
 
 use crate::cost::{Costs, Speeds};
-use crate::{Dialect, Features, Target};
+use crate::{Dialect, Features, Target, Tf32};
 
 /// What NVIDIA's cards have from a compute capability (`10 * major + minor`) on: KiB of shared memory that a block may have at most,
 /// and features. By the table of compute capabilities in the CUDA programming guide; what is in code for the very card alone
@@ -104,7 +104,7 @@ impl Target {
                 registers: if p.wave == 64 { 131_072 } else { 98_304 },
                 cache: p.cache << 20,
                 matrix_rate: p.macs,
-                tf32: false,
+                tf32: Tf32::Off,
                 deterministic: false,
                 costs: Costs::built_in(base, Speeds::default()),
             });

@@ -45,6 +45,7 @@ mod product;
 mod sort;
 mod target;
 mod text;
+mod tf32;
 
 use ir_core::{DType, SymExpr, SymId};
 use kernel_ir::{BufId, ExternOp, Program, Step};
@@ -62,6 +63,7 @@ pub use library::rows::align_rows;
 pub use library::vendor_epilogue::{Bias, StridedView, VendorEpilogue, vendor_epilogue};
 pub use loops::recompute::recompute;
 pub use target::{Features, Target};
+pub use tf32::Tf32;
 
 /// A candidate implementation of a step: kernels that run one after another, with scratch memory between them.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,7 +1,7 @@
 //! The target of code generation: a device described by its properties, never by its model. Each driver fills it in from
 //! its vendor's table. Not here: how many devices there are, and where their memory is.
 
-use crate::{Costs, Dialect};
+use crate::{Costs, Dialect, Tf32};
 
 /// The target of code generation. Kernels use nothing that the target does not have.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -22,8 +22,8 @@ pub struct Target {
     pub cache: u64,
     /// Multiplications and additions of 16-bit floats a cycle and multiprocessor on matrix cores, at most.
     pub matrix_rate: u32,
-    /// Whether float32 products may be computed in tf32 (10 bits of mantissa) on tensor cores.
-    pub tf32: bool,
+    /// Which float32 operands may be rounded to tf32, for tensor cores.
+    pub tf32: Tf32,
     /// Whether sums must not depend on the order in which blocks end.
     pub deterministic: bool,
     /// The cost model of its architecture; `None` where that was not measured: candidates are then ordered by rule.
@@ -107,7 +107,7 @@ impl Target {
         registers: 65_536,
         cache: 50 << 20,
         matrix_rate: 2048,
-        tf32: false,
+        tf32: Tf32::Off,
         deterministic: false,
         costs: None,
     };
@@ -121,7 +121,7 @@ impl Target {
         registers: 131_072,
         cache: 4 << 20,
         matrix_rate: 1024,
-        tf32: false,
+        tf32: Tf32::Off,
         deterministic: false,
         costs: None,
     };

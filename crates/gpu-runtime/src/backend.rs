@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use gpu_codegen::{Costs, Model};
+use gpu_codegen::{Costs, Model, Tf32};
 use kernel_ir::{IR_MAJOR, IR_MINOR, Program};
 use plugin_sdk::{
     Backend, CollectiveEngine, CompileRequest, Constants, DType, Description, DeviceId, DeviceInfo,
@@ -132,9 +132,9 @@ fn options() -> [OptionSpec; 4] {
     [
         OptionSpec::new(
             "tf32",
-            toggle(),
-            "off",
-            "whether float32 products may be computed in tf32, with 10 bits of mantissa",
+            OptionKind::Choice(Tf32::ALL.iter().map(|t| t.name().into()).collect()),
+            Tf32::Off.name(),
+            "whether float32 convolutions, matrix products or both may be computed in tf32, with 10 bits of mantissa",
         ),
         OptionSpec::new(
             "deterministic",
@@ -176,7 +176,7 @@ fn settings(request: &CompileRequest<'_>) -> Result<Settings, PluginError> {
     let options = &request.options;
     Ok(Settings {
         mode: request.mode.parse().unwrap_or_default(),
-        tf32: Some(options.text("tf32")? == "on"),
+        tf32: Tf32::named(options.text("tf32")?),
         deterministic: Some(options.text("deterministic")? == "on"),
         profile: u32::try_from(options.int("profile")?.max(0)).unwrap_or(u32::MAX),
         costs: costs(options.text("costs")?)?,

@@ -11,7 +11,7 @@ use crate::arguments::{self, Source, source};
 use crate::bind::Bound;
 use crate::exchange::{self, SharedGroups};
 use crate::faults::Faults;
-use crate::graph::{CallTensors, MAX_RECORDINGS, Recorded};
+use crate::graph::{CallTensors, MAX_RECORDED, Recorded};
 use crate::machine::Running;
 use crate::overlap::Roles;
 use crate::plan::{DeviceStep, PlannedStep, Planner, widened};
@@ -305,7 +305,7 @@ impl<D: Driver> Compiled<D> {
     fn attempt(&self, state: &mut State<D>, inputs: &[TensorView<'_>]) -> Result<Vec<OwnedTensor>, GpuError> {
         self.find(state, inputs)?;
         let recorded = state.entries.iter().filter(|e| e.recorded.exists()).count();
-        if recorded >= MAX_RECORDINGS
+        if recorded >= MAX_RECORDED
             && !state.entries.first().is_some_and(|e| e.recorded.exists())
             && let Some(last) = state.entries.iter_mut().rev().find(|e| e.recorded.exists())
         {
@@ -467,7 +467,7 @@ impl<D: Driver> Compiled<D> {
             // SAFETY: `arrange` wrote the addresses of arena and constants; all other addresses belong to the recording.
             if let Some(outputs) = unsafe { recorded.run(prepared, &parts, given, addresses)? } {
                 self.write_back(entry, given)?;
-                return self.listed_results(entry, &outputs.shared);
+                return self.listed_results(entry, &outputs);
             }
             // A recording that was given up may have begun exchanges, whose marks are its own.
             self.groups.settle()?;

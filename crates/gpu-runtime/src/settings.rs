@@ -1,6 +1,6 @@
 //! The settings of a compilation.
 
-use gpu_codegen::{Costs, Target};
+use gpu_codegen::{Costs, Target, Tf32};
 use plugin_sdk::Mode;
 
 /// The cost model by which candidates are chosen without a search.
@@ -20,8 +20,8 @@ pub enum CostModel {
 pub struct Settings {
     /// The mode.
     pub mode: Mode,
-    /// Whether float32 products may be computed in tf32; `None` leaves it to the driver's target.
-    pub tf32: Option<bool>,
+    /// What may be computed in tf32; `None` leaves it to the driver's target.
+    pub tf32: Option<Tf32>,
     /// Whether sums must not depend on the order in which blocks end; `None` leaves it to the driver's target.
     pub deterministic: Option<bool>,
     /// Number of calls whose steps are timed (see [`crate::Compiled::profile`]); those calls are slower.

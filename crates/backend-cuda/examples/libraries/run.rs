@@ -28,7 +28,7 @@ pub(crate) const FEW: usize = 3;
 /// `alone`: runs neither a library's candidates nor the kernel with one thread per point.
 pub(crate) fn run<D: Driver>(driver: &D, case: &Case, most: usize, alone: bool) -> usize {
     let mut target = driver.target();
-    target.tf32 = case.tf32;
+    target.tf32 = case.tf32.into();
     let started = Instant::now();
     let mut candidates = if alone { Vec::new() } else { driver.library(&case.program, &case.step, &target) };
     let plan = started.elapsed().as_secs_f64() * 1e3;

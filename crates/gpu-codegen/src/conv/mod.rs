@@ -186,6 +186,7 @@ fn product<'a>(program: &'a Program, k: &'a Conv) -> Option<Product<'a>> {
         program,
         epilogue: &k.epilogue,
         dtype,
+        is_convolution: true,
         operands: [
             TileOperand { buf: k.input.buf, offset: k.input.offset.clone() },
             TileOperand { buf: k.weight.buf, offset: k.weight.offset.clone() },

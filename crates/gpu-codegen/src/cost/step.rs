@@ -57,7 +57,7 @@ impl StepWork {
         library: &dyn Fn(usize, Unit) -> Option<Work>,
         target: &Target,
     ) -> Option<StepWork> {
-        let unit = unit(product.dtype, target)?;
+        let unit = unit(product, target)?;
         let forms = forms(product, target);
         let one = |form: &Form| Some((form.name(), of_form(product, form, target)?));
         let generated = forms.iter().map(one).collect::<Option<Vec<_>>>()?;

@@ -86,6 +86,7 @@ fn product<'a>(program: &'a Program, k: &'a Matmul) -> Option<Product<'a>> {
         program,
         epilogue: &k.epilogue,
         dtype,
+        is_convolution: false,
         operands: [operand(&k.a), operand(&k.b)],
         batch,
         rows: vec![axis(&ranges[row], [step(&k.a, row)?, SymExpr::ZERO], Some(row))],

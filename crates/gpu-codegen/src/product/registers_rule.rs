@@ -66,12 +66,12 @@ const START: f64 = 6000.0;
 const XF32_RATE: f64 = 512.0;
 const F32_RATE: f64 = 128.0;
 
-/// The unit of a dtype; `None` where no tiles do.
-pub(crate) fn unit(dtype: DType, target: &Target) -> Option<Unit> {
+/// The unit of a dtype; `None` where no tiles do. `is_rounded`: float32 may be.
+pub(crate) fn unit(dtype: DType, is_rounded: bool, target: &Target) -> Option<Unit> {
     let features = target.features;
     match dtype {
         DType::F16 | DType::BF16 => (features.mfma || features.wmma).then_some(Unit::Tensor),
-        DType::F32 if target.tf32 && features.xf32 => Some(Unit::Tf32),
+        DType::F32 if is_rounded && features.xf32 => Some(Unit::Tf32),
         DType::F32 if features.mfma => Some(Unit::Exact),
         DType::F32 => Some(Unit::Plain),
         _ => None,

@@ -49,6 +49,8 @@ pub(crate) struct Product<'a> {
     pub(crate) epilogue: &'a Epilogue,
     /// Dtype of both operands; one that tiles support.
     pub(crate) dtype: DType,
+    /// Whether it is a convolution's.
+    pub(crate) is_convolution: bool,
     pub(crate) operands: [TileOperand; 2],
     pub(crate) batch: Vec<Axis>,
     pub(crate) rows: Vec<Axis>,

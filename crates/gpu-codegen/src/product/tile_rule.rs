@@ -84,18 +84,22 @@ pub(crate) fn prefers_generated(product: &Product<'_>, target: &Target) -> bool 
     let at = |axes| hint(product.program, &count(axes));
     let sizes = [&product.batch, &product.rows, &product.cols, &product.inner];
     let few = sizes.iter().fold(1, |n: i64, axes| n.saturating_mul(at(axes))) <= SMALL_PRODUCT;
-    let narrow = unit(product.dtype, target) == Some(Unit::Tensor);
+    let narrow = unit(product, target) == Some(Unit::Tensor);
     narrow && few && target.wgmma()
 }
 
-/// The unit that multiplies operands of a dtype; `None` where no tiles support it.
-pub(crate) fn unit(dtype: DType, target: &Target) -> Option<Unit> {
+/// The unit that multiplies a product's operands; `None` where no tiles support their dtype.
+pub(crate) fn unit(product: &Product<'_>, target: &Target) -> Option<Unit> {
+    let is_rounded = match product.is_convolution {
+        true => target.tf32.of_convolutions(),
+        false => target.tf32.of_products(),
+    };
     if target.dialect.through_registers {
-        return registers_rule::unit(dtype, target);
+        return registers_rule::unit(product.dtype, is_rounded, target);
     }
-    match dtype {
+    match product.dtype {
         DType::F16 | DType::BF16 => target.features.mma.then_some(Unit::Tensor),
-        DType::F32 if target.tf32 && target.features.mma => Some(Unit::Tf32),
+        DType::F32 if is_rounded && target.features.mma => Some(Unit::Tf32),
         DType::F32 => Some(Unit::Plain),
         _ => None,
     }
@@ -103,7 +107,7 @@ pub(crate) fn unit(dtype: DType, target: &Target) -> Option<Unit> {
 
 /// All tile shapes that are possible and not wasteful, in any order.
 fn possible(product: &Product<'_>, target: &Target) -> Vec<Form> {
-    let Some(unit) = unit(product.dtype, target) else { return Vec::new() };
+    let Some(unit) = unit(product, target) else { return Vec::new() };
     let shapes = match unit {
         Unit::Tensor => TENSOR,
         Unit::Tf32 => TF32,

@@ -2,7 +2,7 @@
 //! compile, golden cases on a device what they compute.
 #![allow(clippy::unwrap_used)]
 
-use gpu_codegen::{Features, Kernel, LaunchGroup, Param, Target, fuse_launches, variants};
+use gpu_codegen::{Features, Kernel, LaunchGroup, Param, Target, Tf32, fuse_launches, variants};
 use ir_core::{DType, Shape, SymExpr};
 use kernel_ir::{
     AccDecl, AccId, BodyBuilder, BufId, Buffer, InstKind, LoopKernel, Program, ReduceOp, ScalarOp, Stage,
@@ -327,4 +327,20 @@ fn features_choose_the_candidates() {
     assert!(names(&Target::CDNA).iter().all(|name| name.starts_with("mfma_")), "{:?}", names(&Target::CDNA));
     assert!(names(&Target::RDNA).iter().all(|name| name.starts_with("wmma_")), "{:?}", names(&Target::RDNA));
     assert_eq!(names(&Target { features: Features::NONE, ..Target::CDNA }), ["simple"]);
+}
+
+/// Whether candidates of a product and of a convolution of float32 are rounded.
+fn rounded(tf32: Tf32) -> [bool; 2] {
+    [include_str!("../product.kir"), include_str!("../convolution.kir")].map(|text| {
+        let program: Program = text.parse().unwrap();
+        let target = Target { tf32, ..Target::HOPPER };
+        variants(&program, &program.steps[0], &target).unwrap().iter().any(|v| v.name.contains("tf32"))
+    })
+}
+
+#[test]
+fn products_and_convolutions_are_rounded_each_where_it_is_wanted() {
+    let [off, convolutions, products, on] = Tf32::ALL.map(rounded);
+    assert_eq!([off, on], [[false; 2], [true; 2]]);
+    assert_eq!([products, convolutions], [[true, false], [false, true]]);
 }

@@ -130,7 +130,7 @@ macro_rules! ways_of {
 ways_of!(of_gfx90a: "gfx90a", of_gfx942: "gfx942", of_gfx1100: "gfx1100", of_gfx1201: "gfx1201");
 
 fn rounded(program: &Program, step: &Step) -> BTreeMap<String, Variant> {
-    all(program, step, &Target { tf32: true, ..Target::CDNA })
+    all(program, step, &Target { tf32: true.into(), ..Target::CDNA })
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn products_of_every_layout() {
         }
         product("a shared inner dimension", BF16, ([1, 49, 64, 1152], [0, 1152, 1], [0, 1, 1152], None));
     }
-    let device = Emulator::new(Target { tf32: true, ..Target::CDNA });
+    let device = Emulator::new(Target { tf32: true.into(), ..Target::CDNA });
     let names = product_on(device, "rounded", F32, ([1, 70, 40, 96], [0, 96, 1], [0, 1, 96], None), rounded);
     assert!(names.iter().all(|name| name.starts_with("mfma_xf32_")), "{names:?}");
 }

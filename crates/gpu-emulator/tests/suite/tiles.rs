@@ -18,7 +18,7 @@ const CANDIDATES: usize = 2;
 fn candidates(program: &Program, step: &Step, besides: fn(&Variant) -> bool) -> BTreeMap<String, Variant> {
     let hopper = Target::HOPPER;
     let mut candidates = BTreeMap::new();
-    for target in [hopper.clone(), Target { tf32: true, ..hopper }, Target::AMPERE] {
+    for target in [hopper.clone(), Target { tf32: true.into(), ..hopper }, Target::AMPERE] {
         let list = variants(program, step, &target).unwrap();
         let wanted = |(n, candidate): &(usize, Variant)| *n < CANDIDATES || besides(candidate);
         candidates.extend(

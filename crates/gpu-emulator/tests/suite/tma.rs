@@ -17,7 +17,7 @@ fn tma(program: &Program, step: &Step) -> BTreeMap<String, Variant> {
     let mut candidates = BTreeMap::new();
     for multiprocessors in [2, 132] {
         for tf32 in [false, true] {
-            let target = Target { multiprocessors, tf32, ..Target::HOPPER };
+            let target = Target { multiprocessors, tf32: tf32.into(), ..Target::HOPPER };
             let list = variants(program, step, &target).unwrap();
             let list = list.into_iter().filter(|candidate| candidate.name.starts_with("wgmma"));
             candidates.extend(

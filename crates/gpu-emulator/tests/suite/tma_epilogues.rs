@@ -18,7 +18,7 @@ use DType::{BF16, F16, F32};
 fn copying(program: &Program, step: &Step) -> BTreeMap<String, Variant> {
     let mut candidates = BTreeMap::new();
     for multiprocessors in [2, 132] {
-        let target = Target { multiprocessors, tf32: true, ..Target::HOPPER };
+        let target = Target { multiprocessors, tf32: true.into(), ..Target::HOPPER };
         for candidate in variants(program, step, &target).unwrap() {
             if candidate.name.starts_with("wgmma") && candidate.scratch.is_empty() {
                 let copied = candidate.kernels[0].maps.len() - 2;

@@ -193,7 +193,7 @@ pub fn candidates<C: Convolutions>(
 ) -> Vec<Candidate> {
     let Some(library) = library else { return Vec::new() };
     let as_transposed = as_transposed(k);
-    let Some(analysis) = StepAnalysis::best(program, k, as_transposed.as_ref(), target.tf32) else {
+    let Some(analysis) = StepAnalysis::best(program, k, as_transposed.as_ref(), target.tf32.of_convolutions()) else {
         return Vec::new();
     };
     let as_it_is = with_folding(library, &analysis, step, target, None);
@@ -251,7 +251,7 @@ fn with_folding<C: Convolutions>(
         format: analysis.format,
         folded: folded.clone(),
         dtype,
-        tf32: target.tf32,
+        tf32: target.tf32.of_convolutions(),
         deterministic: target.deterministic,
         input,
         weight,

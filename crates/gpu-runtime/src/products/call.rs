@@ -140,7 +140,7 @@ fn fused(program: &Program, k: &Matmul, t: VendorEpilogue, target: &Target) -> O
     if !t.residual.iter().all(apart) {
         return None;
     }
-    let kind = Kind { operands, out, tf32: target.tf32, bias: t.bias.is_some(), relu: t.relu };
+    let kind = Kind { operands, out, tf32: target.tf32.of_products(), bias: t.bias.is_some(), relu: t.relu };
     Some(Spec {
         addend: t.residual,
         bias: t.bias.map(|b| (b.buf, b.offset)),
@@ -152,7 +152,7 @@ fn fused(program: &Program, k: &Matmul, t: VendorEpilogue, target: &Target) -> O
 /// The product alone, stored in scratch memory.
 fn waiting(program: &Program, k: &Matmul, dtype: DType, order: &[usize], target: &Target) -> Option<Spec> {
     let operands = program.buffers[k.a.buf].dtype;
-    let kind = Kind { operands, out: dtype, tf32: target.tf32, bias: false, relu: false };
+    let kind = Kind { operands, out: dtype, tf32: target.tf32.of_products(), bias: false, relu: false };
     takes(operands, dtype).then(|| bare(k, kind, Goal::Scratch(dense(&k.epilogue.ranges, order))))
 }
 

@@ -5,4 +5,5 @@
 
 mod calls;
 mod common;
+mod held;
 mod libraries;

@@ -87,3 +87,18 @@ fn operators_give_what_pytorch_gives() {
     assert!(lines > 150);
     assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
 }
+
+/// Eager PyTorch's kernel for the CPU divides the heads without asking, and reads beyond the keys or stops the process.
+#[test]
+fn heads_of_queries_that_are_no_groups_of_those_of_keys_are_refused() {
+    let zeros = |heads: usize| Tensor::from_vec(vec![0.0f32; heads * 6], &[1, heads, 3, 2]).expect("zeros");
+    let args = |text: &str| text.split(", ").map(arg).collect::<Vec<Arg>>();
+    for heads in [0, 3, 8] {
+        let given = [zeros(4), zeros(heads), zeros(heads)];
+        let flash = "aten._scaled_dot_product_flash_attention_for_cpu.default";
+        assert!(support::run(flash, &given, &args("%0, %1, %2, 0.0, false, none, none")).is_err(), "{heads}");
+        let math = "aten._scaled_dot_product_attention_math.default";
+        let told = args("%0, %1, %2, none, 0.0, false, none, none, true");
+        assert!(support::run(math, &given, &told).is_err(), "{heads}");
+    }
+}

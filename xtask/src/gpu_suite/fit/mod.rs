@@ -152,7 +152,7 @@ fn fill<D: Driver>(
 }
 
 fn settings(case: &Case) -> Settings {
-    Settings { mode: Mode::MaxAutotune, tf32: Some(case.tf32), costs: CostModel::Off, ..Settings::default() }
+    Settings { mode: Mode::MaxAutotune, tf32: Some(case.tf32.into()), costs: CostModel::Off, ..Settings::default() }
 }
 
 /// A row of the table.
@@ -171,7 +171,7 @@ fn count(cases: &[Case]) -> Result<()> {
     let mut kernels = 0;
     for case in cases {
         let program = case.program()?;
-        let target = Target { tf32: case.tf32, costs: None, ..Target::HOPPER };
+        let target = Target { tf32: case.tf32.into(), costs: None, ..Target::HOPPER };
         let step = step_of(&program).context("a case is a step")?;
         let variants = gpu_codegen::variants(&program, step, &target).with_context(|| case.name.clone())?;
         kernels += variants.iter().map(|v| v.kernels.len()).sum::<usize>();

@@ -76,6 +76,6 @@ impl Table {
         let target =
             known.with_context(|| format!("the architecture `{}` is not known", self.architecture))?;
         ensure!(self.multiprocessors > 0, "the table says nothing of multiprocessors");
-        Ok(Target { multiprocessors: self.multiprocessors, tf32, costs: None, ..target })
+        Ok(Target { multiprocessors: self.multiprocessors, tf32: tf32.into(), costs: None, ..target })
     }
 }

@@ -1,4 +1,5 @@
-//! A driver over host memory whose only kernel adds 1 to 32-bit floats: enough to test placement, allocation and graphs.
+//! A driver over host memory whose only kernel adds 1 to 32-bit floats, and so does its only library: enough to test placement,
+//! allocation and graphs.
 
 #![allow(dead_code)]
 
@@ -8,7 +9,10 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
 use gpu_codegen::Target;
-use gpu_runtime::{Arguments, Driver, GpuError, Grid, HostMemory, Module, Recorder, Recording};
+use gpu_runtime::{
+    Arguments, Candidate, Driver, GpuError, Grid, HostMemory, LibraryCall, Module, Part, Recorder, Recording, Work,
+};
+use kernel_ir::{BufId, InstKind, Program, Step};
 use plugin_sdk::DeviceId;
 
 /// The host as a device: host tensors are in its memory.
@@ -50,13 +54,36 @@ impl Counts {
 /// A launch: buffers and the number of elements.
 type Launch = Vec<u64>;
 
+/// What a graph has of a launch.
+enum Noted {
+    Kernel(Launch),
+    Library(Launch),
+}
+
 pub(crate) struct Mock {
     pub(crate) counts: Arc<Counts>,
     pub(crate) device: DeviceId,
     live: Mutex<HashMap<u64, Box<[u64]>>>,
     /// The memory limit in bytes.
     pub(crate) limit: Option<u64>,
-    recorder: Recorder<Launch>,
+    /// Whether a library computes matrix products.
+    pub(crate) multiplies: bool,
+    recorder: Arc<Recorder<Noted>>,
+}
+
+/// A call of the library from the first operand of a product to the buffer of its result.
+struct Multiply {
+    recorder: Arc<Recorder<Noted>>,
+    from: BufId,
+    to: BufId,
+}
+
+impl LibraryCall for Multiply {
+    unsafe fn run(&self, work: &Work<'_>) -> Result<(), GpuError> {
+        let launch = vec![(work.address)(self.from), (work.address)(self.to)];
+        if self.recorder.is_on() { self.recorder.note(Noted::Library(launch)) } else { run(&launch) }
+        Ok(())
+    }
 }
 
 impl Mock {
@@ -66,7 +93,8 @@ impl Mock {
             device,
             live: Mutex::default(),
             limit: None,
-            recorder: Recorder::default(),
+            multiplies: false,
+            recorder: Arc::default(),
         }
     }
     fn used(&self) -> u64 {
@@ -94,18 +122,20 @@ fn run(launch: &[u64]) {
 
 struct Graph {
     counts: Arc<Counts>,
-    launches: Mutex<Vec<Launch>>,
+    launches: Mutex<Vec<Noted>>,
 }
 
 impl Recording<()> for Graph {
     fn launch(&self) -> Result<(), GpuError> {
         self.counts.graph_launches.fetch_add(1, SeqCst);
-        self.launches.lock().unwrap().iter().for_each(|l| run(l));
+        self.launches.lock().unwrap().iter().for_each(|(Noted::Kernel(l) | Noted::Library(l))| run(l));
         Ok(())
     }
     unsafe fn update(&self, n: usize, _: &(), _: Grid, arguments: Arguments<'_>) -> Result<(), GpuError> {
         self.counts.updates.fetch_add(1, SeqCst);
-        self.launches.lock().unwrap()[n] = self.counts.words(arguments);
+        let mut launches = self.launches.lock().unwrap();
+        let mut kernels = launches.iter_mut().filter(|l| matches!(l, Noted::Kernel(_)));
+        *kernels.nth(n).unwrap() = Noted::Kernel(self.counts.words(arguments));
         Ok(())
     }
 }
@@ -158,7 +188,7 @@ impl Driver for Mock {
     }
     unsafe fn launch(&self, _: &(), _: Grid, arguments: Arguments<'_>) -> Result<(), GpuError> {
         if self.recorder.is_on() {
-            self.recorder.note(self.counts.words(arguments));
+            self.recorder.note(Noted::Kernel(self.counts.words(arguments)));
             return Ok(());
         }
         self.counts.launches.fetch_add(1, SeqCst);
@@ -173,6 +203,17 @@ impl Driver for Mock {
         let (done, launches) = self.recorder.during(work);
         done?;
         Ok(Some(Box::new(Graph { counts: Arc::clone(&self.counts), launches: Mutex::new(launches) })))
+    }
+    fn library(&self, _: &Program, step: &Step, _: &Target) -> Vec<Candidate> {
+        let Step::Matmul(k) = step else { return Vec::new() };
+        let stored = k.epilogue.insts.iter().find_map(|i| match i.kind {
+            InstKind::Store { buf, .. } => Some(buf),
+            _ => None,
+        });
+        let (Some(to), true) = (stored, self.multiplies) else { return Vec::new() };
+        let call = Multiply { recorder: Arc::clone(&self.recorder), from: k.a.buf, to };
+        let parts = vec![Part::Library(Box::new(call))];
+        vec![Candidate { name: "library".into(), parts, scratch: Vec::new(), in_place: None }]
     }
     fn target(&self) -> Target {
         Target::HOPPER

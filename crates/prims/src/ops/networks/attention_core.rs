@@ -2,7 +2,7 @@
 //! results, and the fused layers that `nn.MultiheadAttention` and `nn.TransformerEncoderLayer` call in evaluation.
 
 use fx_ir::{Arg, ValueId};
-use ir_core::{DType, SymExpr};
+use ir_core::{DType, Shape, SymExpr};
 use smallvec::smallvec;
 
 use crate::ops::common::{choose, one, widen};
@@ -64,8 +64,15 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
     ),
 ];
 
+/// Whether groups of the queries' heads share one of the keys'. The kernels behind these forms do that without being told.
+fn is_grouped(b: &Builder<'_>, c: &Call<'_>) -> Result<bool, OpError> {
+    let (q, k) = (b.sizes(c.value("query")?)?, b.sizes(c.value("key")?)?);
+    Ok(q.len() == 4 && k.len() == 4 && q[1] != k[1])
+}
+
 /// The result, and the logarithms of the sums of the scores' exponentials.
 fn attend(b: &mut Builder<'_>, c: &Call<'_>, mask: &Arg) -> Result<(ValueId, ValueId), OpError> {
+    let grouped = is_grouped(b, c)?;
     let args = vec![
         c.arg("query").clone(),
         c.arg("key").clone(),
@@ -74,7 +81,7 @@ fn attend(b: &mut Builder<'_>, c: &Call<'_>, mask: &Arg) -> Result<(ValueId, Val
         c.arg("dropout_p").clone(),
         c.arg("is_causal").clone(),
         c.arg("scale").clone(),
-        false.into(),
+        grouped.into(),
     ];
     let target = "aten.scaled_dot_product_attention.default";
     let op = lookup(target).ok_or_else(|| OpError::Unknown(target.into()))?;
@@ -82,7 +89,7 @@ fn attend(b: &mut Builder<'_>, c: &Call<'_>, mask: &Arg) -> Result<(ValueId, Val
     if let Some(sums) = sums {
         return Ok((y, sums));
     }
-    let scores = scores(b, c, mask)?;
+    let scores = scores(b, c, mask, grouped)?;
     Ok((y, b.call1("aten.logsumexp.default", vec![scores.into(), [-1i64].as_slice().into()])?))
 }
 
@@ -119,8 +126,28 @@ fn attend_backward(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
     b.call("prims.attention_backward", args)
 }
 
+/// `left right`, where groups of heads of `left` share one of `right` if `grouped`: their rows are rows of one matrix then.
+fn by_heads(b: &mut Builder<'_>, left: ValueId, right: ValueId, grouped: bool) -> Result<ValueId, OpError> {
+    let (of_left, of_right) = (b.sizes(left)?, b.sizes(right)?);
+    let rank = of_left.len();
+    let shared = of_right.len().checked_sub(3).map(|d| &of_right[d]);
+    let Some(shared) = shared.filter(|heads| grouped && rank >= 3 && **heads != of_left[rank - 3]) else {
+        return b.call1("aten.matmul.default", vec![left.into(), right.into()]);
+    };
+    let rest = of_left[rank - 3].modulo(shared);
+    b.require_equal(&rest, &SymExpr::ZERO, |_| "the heads of queries are no multiple of those of keys".into())?;
+    let rows = &of_left[rank - 2] * &of_left[rank - 3].floor_div(shared);
+    let lead = of_left[..rank - 3].iter().cloned();
+    let folded: Shape = lead.chain([shared.clone(), rows, of_left[rank - 1].clone()]).collect();
+    let left = b.reshape(left, &folded)?;
+    let product = b.call1("aten.matmul.default", vec![left.into(), right.into()])?;
+    let columns = of_right[of_right.len() - 1].clone();
+    let whole: Shape = of_left[..rank - 1].iter().cloned().chain([columns]).collect();
+    b.reshape(product, &whole)
+}
+
 /// `q kᵀ scale + mask` in the dtype of arithmetic.
-fn scores(b: &mut Builder<'_>, c: &Call<'_>, mask: &Arg) -> Result<ValueId, OpError> {
+fn scores(b: &mut Builder<'_>, c: &Call<'_>, mask: &Arg, grouped: bool) -> Result<ValueId, OpError> {
     let (q, k) = (widen(b, c.value("query")?)?, widen(b, c.value("key")?)?);
     let rank = b.rank(q)?;
     if rank < 2 {
@@ -131,7 +158,7 @@ fn scores(b: &mut Builder<'_>, c: &Call<'_>, mask: &Arg) -> Result<ValueId, OpEr
         None => 1.0 / (shape::known(c, &b.sizes(q)?[rank - 1].clone(), "head size")? as f64).sqrt(),
     };
     let keys = b.call1("aten.mT.default", vec![k.into()])?;
-    let scores = b.call1("aten.matmul.default", vec![q.into(), keys.into()])?;
+    let scores = by_heads(b, q, keys, grouped)?;
     let scores = b.mul(scores, scale)?;
     let dtype = b.dtype(scores)?;
     if c.bool("is_causal")? {
@@ -177,15 +204,13 @@ fn efficient(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
 fn math(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
     let (q, v) = (c.value("query")?, c.value("value")?);
     let dtype = b.dtype(q)?;
-    if c.bool("enable_gqa")? {
-        return Err(c.unsupported("`enable_gqa` with weights as a result"));
-    }
+    let grouped = c.bool("enable_gqa")?;
     // A mask of truth values is added like any other here.
     let mask = match c.opt_value("attn_mask")? {
         Some(mask) => Arg::Value(b.cast(mask, dtype)?),
         None => Arg::None,
     };
-    let scores = scores(b, c, &mask)?;
+    let scores = scores(b, c, &mask, grouped)?;
     let weights = b.call1("aten._safe_softmax.default", vec![scores.into(), (-1i64).into()])?;
     let mut weights = b.cast(weights, dtype)?;
     let p = c.float("dropout_p")?;
@@ -201,7 +226,7 @@ fn math(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
             None => b.call1("aten.dropout.default", vec![weights.into(), p.into(), true.into()])?,
         };
     }
-    let y = b.call1("aten.matmul.default", vec![weights.into(), values.into()])?;
+    let y = by_heads(b, weights, values, grouped)?;
     Ok(smallvec![y, weights])
 }
 
