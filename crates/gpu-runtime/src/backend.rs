@@ -263,7 +263,6 @@ impl<D: Platform> Backend for GpuBackend<D> {
 
     fn compile(&self, request: &CompileRequest<'_>) -> Result<Box<dyn Executable>, PluginError> {
         let program = request.kernels()?;
-        let program = program.with_products_for_each_group().unwrap_or(program);
         // There are no kernels for products of 8-bit integers.
         let program = program.with_dequantized_weights().unwrap_or(program);
         let program = program.with_float_products().unwrap_or(program);

@@ -78,8 +78,12 @@ fn close(got: &[f64], wanted: &[f64], dtype: DType, what: &str) {
     }
 }
 
-/// The backends, each compiled.
-fn compiled(lines: &str, weights: &[(&str, Tensor)]) -> Vec<(&'static str, ferroflux::Compiled)> {
+/// These backends, each compiled; the emulator of GPUs needs a C++ compiler.
+fn compiled(
+    lines: &str,
+    weights: &[(&str, Tensor)],
+    backends: &[&'static str],
+) -> Vec<(&'static str, ferroflux::Compiled)> {
     let weights: BTreeMap<String, Tensor> =
         weights.iter().map(|(n, t)| ((*n).to_owned(), t.clone())).collect();
     let graph = format!("fx 1.0\ngraph \"g\" {{\n{lines}\n}}\n").parse().unwrap();
@@ -88,9 +92,11 @@ fn compiled(lines: &str, weights: &[(&str, Tensor)]) -> Vec<(&'static str, ferro
     let grouped = kernels.steps.iter().filter(|s| matches!(s, Step::Matmul(m) if m.groups.is_some()));
     assert_eq!(grouped.count(), 1, "one product: {kernels}");
     let of = |backend| (backend, program.compile(&Options::new().backend(backend)).unwrap());
-    ["eager", "oracle", "cpu"].map(of).into()
+    let emulated = gpu_emulator::available().is_ok();
+    backends.iter().copied().filter(|b| emulated || *b != "gpu-emulator").map(of).collect()
 }
 
+const BACKENDS: [&str; 3] = ["eager", "oracle", "cpu"];
 const DTYPES: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
 
 fn ends_of(ends: &[i64]) -> Tensor {
@@ -124,7 +130,7 @@ fn rows_of_any_groups_by_their_matrices() {
                 ),
             ];
             for (lines, given) in forms {
-                let backends = compiled(&lines, &[("w", w.clone()), ("t", turned.clone())]);
+                let backends = compiled(&lines, &[("w", w.clone()), ("t", turned.clone())], &BACKENDS);
                 for ends in all_ends(&mut rng, g, m) {
                     let wanted = by_rows(&x, &w, &ends);
                     let mut inputs = vec![x.clone(), ends_of(&ends)];
@@ -151,7 +157,7 @@ fn sums_of_any_groups_of_the_depth() {
 %t: {dtype}[{m}, {k}] = aten.permute.default(%x, [1, 0])
 %y: {dtype}[{g}, {m}, {n}] = aten._grouped_mm.default(%t, %w, %e, none, none)\nreturn %y"
             );
-            let backends = compiled(&lines, &[]);
+            let backends = compiled(&lines, &[], &BACKENDS);
             for ends in all_ends(&mut rng, g, k) {
                 let wanted = by_depth(&turned, &w, &ends);
                 for (backend, program) in &backends {
@@ -179,7 +185,8 @@ fn any_number_of_rows_and_an_epilogue() {
 %y: f32[s0, {n}] = aten.relu.default(%p)
 return %y"
     );
-    let backends = compiled(&lines, &[("w", w.clone())]);
+    let all = [&BACKENDS[..], &["gpu-emulator"]].concat();
+    let backends = compiled(&lines, &[("w", w.clone())], &all);
     for m in [0, 1, 2, 7, 33, 200] {
         let x = rng.tensor(&[m, k], DType::F32);
         for ends in all_ends(&mut rng, g, m) {
