@@ -30,7 +30,7 @@ use crate::corpus::{self, Kind};
 /// Arguments of `xtask kernels`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Zip files, archives or folders with cases.
+    /// Zip files, archives, graphs as text (`.fx`) or folders with cases.
     #[arg(required = true)]
     paths: Vec<PathBuf>,
     /// Architectures to compile for: `sm_90a`, `gfx942`.
@@ -58,7 +58,8 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let only = args.only.as_deref().map(regex::Regex::new).transpose()?;
     let kinds = if args.kind.is_empty() { Kind::value_variants() } else { &args.kind };
-    let mut cases = corpus::find(&args.paths, kinds)?;
+    let without_graphs: Vec<PathBuf> = args.paths.iter().filter(|path| !is_graph(path)).cloned().collect();
+    let mut cases = corpus::find(&without_graphs, kinds)?;
     cases.retain(|case| only.as_ref().is_none_or(|only| only.is_match(&case.case)));
     let mut loader = corpus::Loader::default();
     let targets: Vec<(&str, Target)> =
@@ -123,14 +124,21 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     Ok(failed == 0)
 }
 
-/// An archive without goldens, and what it compiles to: a training step where it returns a loss. `None` for folders, files of
+/// Whether a path is that of a graph as text.
+fn is_graph(path: &Path) -> bool {
+    path.extension().is_some_and(|e| e == "fx")
+}
+
+/// An archive without goldens, or a graph, and what it compiles to: a training step where it returns a loss. `None` for folders, files of
 /// golden cases, and files that are not there.
 fn archive(path: &Path) -> Result<Option<(String, Vec<kernel_ir::Program>)>> {
-    if !path.is_file() || !corpus::find(&[path.to_owned()], Kind::value_variants())?.is_empty() {
+    let graph = is_graph(path);
+    if !path.is_file() || !graph && !corpus::find(&[path.to_owned()], Kind::value_variants())?.is_empty() {
         return Ok(None);
     }
     let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let program = match path.extension().is_some_and(|e| e == "zip") {
+        _ if graph => ferroflux::minify::Case::read(path)?.program()?,
         true => ferroflux::Program::from_bytes(Cases::open(path)?.archive(&name)?)?,
         false => ferroflux::Program::load(path)?,
     };

@@ -272,9 +272,9 @@ impl Def {
 /// The values that a template reads.
 pub(crate) fn template_operands(spec: &TemplateSpec) -> Vec<BufId> {
     let ids = match spec {
-        TemplateSpec::Matmul { a, b, dequant, .. } => {
+        TemplateSpec::Matmul { a, b, dequant, groups, .. } => {
             let quantized = dequant.iter().flat_map(|(factor, zero)| [*factor].into_iter().chain(*zero));
-            [*a, *b].into_iter().chain(quantized).collect()
+            [*a, *b].into_iter().chain(quantized).chain(groups.iter().map(|(ends, _)| *ends)).collect()
         }
         TemplateSpec::Conv { input, weight, .. } => vec![*input, *weight],
         TemplateSpec::Attention { q, k, v, mask, .. } => [*q, *k, *v].into_iter().chain(*mask).collect(),

@@ -3,8 +3,8 @@
 use fx_ir::{Graph, NodeKind};
 use ir_core::{EntityId, Origin, SymExpr};
 use kernel_ir::{
-    ArenaPlan, Attention, BufId, Buffer, Const, Conv, Dequant, ExternCall, ExternOp, InputSpec, Matmul,
-    Operand, OutputSpec, Program, Step, Storage,
+    ArenaPlan, Attention, BufId, Buffer, Const, Conv, Dequant, ExternCall, ExternOp, Groups, InputSpec,
+    Matmul, Operand, OutputSpec, Program, Step, Storage,
 };
 use prims::TemplateSpec;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -202,15 +202,19 @@ fn template(
     let (name, origins) = (String::new(), Vec::new());
     let sizes = |v: fx_ir::ValueId| defs.get(BufId(v.0)).sizes.clone();
     Ok(match spec {
-        TemplateSpec::Matmul { a, b, zero, dequant } => {
+        TemplateSpec::Matmul { a, b, zero, dequant, groups } => {
             let dequant = match dequant {
                 Some((factor, zero)) => {
                     Some(Dequant { factor: operand(*factor)?, zero: zero.map(operand).transpose()? })
                 }
                 None => None,
             };
+            let groups = match groups {
+                Some((ends, along)) => Some(Groups { ends: operand(*ends)?, along: *along }),
+                None => None,
+            };
             let (a, b) = (operand(*a)?, operand(*b)?);
-            Step::Matmul(Matmul { name, origins, a, b, acc, zero: *zero, dequant, epilogue })
+            Step::Matmul(Matmul { name, origins, a, b, acc, zero: *zero, dequant, groups, epilogue })
         }
         TemplateSpec::Conv { input, weight, stride, padding, dilation, groups, transposed, zero } => {
             Step::Conv(Conv {

@@ -154,6 +154,8 @@ fn kind(program: &Program, step: &Step) -> Option<Kind> {
             Some(Kind::Points)
         }
         Step::Loop(_) => Some(Kind::Reductions),
+        // Their rows are spread over matrices: how many of them a launch reads is not known before.
+        Step::Matmul(k) if k.groups.is_some() => None,
         Step::Matmul(k) => {
             let rows = k.epilogue.ranges.iter().rev().nth(1)?;
             (hint(program, rows) <= MAX_ROWS).then_some(Kind::Products)

@@ -3,7 +3,7 @@
 use ir_core::{Atom, Bounds, DType, Shape, SymExpr, SymId};
 use serde::{Deserialize, Serialize};
 
-use crate::{AccId, BufId, Collective, Inst, LinalgOp, ReduceOp, Together};
+use crate::{AccId, BufId, Collective, Groups, Inst, LinalgOp, ReduceOp, Together};
 
 /// One step of the execution plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -186,6 +186,9 @@ pub struct Matmul {
     /// What `b` stands for where it is quantized. Since 1.9, left out where it is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dequant: Option<Dequant>,
+    /// Groups of rows, or of what is summed over, that the call's data tells. Since 1.10, left out where there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub groups: Option<Groups>,
     /// Over `[batch…, m, n]`.
     pub epilogue: Epilogue,
 }
@@ -428,7 +431,8 @@ impl Step {
         match self {
             Step::Loop(_) => Vec::new(),
             Step::Matmul(k) => {
-                [&k.a, &k.b].into_iter().chain(k.dequant.iter().flat_map(Dequant::operands)).collect()
+                let quantized = k.dequant.iter().flat_map(Dequant::operands);
+                [&k.a, &k.b].into_iter().chain(quantized).chain(k.groups.iter().map(|g| &g.ends)).collect()
             }
             Step::Conv(k) => vec![&k.input, &k.weight],
             Step::Attention(k) => {

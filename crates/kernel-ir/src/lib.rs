@@ -34,6 +34,7 @@ mod build;
 pub mod collapse;
 mod collective;
 mod dequant;
+mod groups;
 mod indices;
 mod integer;
 mod kernel;
@@ -54,6 +55,7 @@ mod written;
 pub use body::{AccId, BufId, Inst, InstKind, ReduceOp, StoreMode, Val, pruned};
 pub use build::BodyBuilder;
 pub use collective::{Collective, CollectiveOp, Combine, SELF_GROUP, side_by_side};
+pub use groups::{Along, Groups};
 pub use indices::{ConstantRange, drop_checks, guard_indices, prove_indices};
 pub use integer::is_integer_product;
 /// A size symbol of a program.

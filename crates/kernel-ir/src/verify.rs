@@ -26,8 +26,8 @@ use ir_core::{Arena, Atom, DType, EntityId, SymExpr};
 use thiserror::Error;
 
 use crate::{
-    ALIGN, AccDecl, BufId, Dequant, ExternCall, ExternOp, Inst, InstKind, Matmul, Operand, Program, ScalarOp,
-    Step, Storage, Val,
+    ALIGN, AccDecl, Along, BufId, Dequant, ExternCall, ExternOp, Groups, Inst, InstKind, Matmul, Operand,
+    Program, ScalarOp, Step, Storage, Val,
 };
 
 /// Which invariant is broken, and where.
@@ -339,6 +339,9 @@ fn operands(program: &Program, step: &Step) -> Result {
             let n = m.epilogue.ranges.len();
             ensure(n >= 2, &place, "a product has at least two dimensions")?;
             zero_point(program, step, &m.a, m.zero, &place)?;
+            if let Some(g) = &m.groups {
+                return groups(program, m, g, &place);
+            }
             rank(&m.a, n)?;
             rank(&m.b, n)?;
             m.dequant.iter().try_for_each(|d| quantized_weights(program, m, d, &place))
@@ -435,6 +438,27 @@ fn quantized_weights(program: &Program, m: &Matmul, d: &Dequant, place: &dyn Fn(
         ensure(dtype(o) == DType::F32, place, "its factors and zero points are `f32`")?;
     }
     Ok(())
+}
+
+/// Groups divide the rows or the depth of a product of floats without a batch; their number is that of the matrices.
+fn groups(program: &Program, m: &Matmul, g: &Groups, place: &dyn Fn() -> String) -> Result {
+    let dtype = |o: &Operand| program.buffers[o.buf].dtype;
+    let float = dtype(&m.a).is_float() && m.acc == dtype(&m.a).compute();
+    let float = float && dtype(&m.a) == dtype(&m.b) && m.dequant.is_none();
+    ensure(float, place, "groups are those of a product of floats of one dtype")?;
+    let ends = matches!(dtype(&g.ends), DType::I32 | DType::I64) && g.ends.sizes.len() == 1;
+    ensure(
+        ends && g.count().is_some(),
+        place,
+        "its groups' ends are not a list of `i32` or `i64` of known length",
+    )?;
+    let ranges = &m.epilogue.ranges[..];
+    let fits = match (g.along, &m.a.sizes[..], &m.b.sizes[..]) {
+        (Along::Rows, [_, _], [matrices, _, _]) => ranges.len() == 2 && *matrices == g.ends.sizes[0],
+        (Along::Depth, [_, _], [_, _]) => ranges.len() == 3 && ranges[0] == g.ends.sizes[0],
+        _ => false,
+    };
+    ensure(fits, place, "its operands are not those of a product by groups")
 }
 
 /// An exchange, or the wait for one: one operand and one result of a dtype, whose ranks differ by the dimension of blocks.

@@ -12,13 +12,15 @@ use crate::Program;
 /// Readers refuse another major.
 pub const IR_MAJOR: u16 = 1;
 /// Grows with every addition.
-pub const IR_MINOR: u16 = 9;
+pub const IR_MINOR: u16 = 10;
 /// The minor version that introduced index checks.
 pub(crate) const CHECKS: u16 = 6;
 /// The minor version that introduced integer products.
 pub(crate) const INTEGER_PRODUCTS: u16 = 8;
 /// The minor version that introduced products with quantized weights.
 pub(crate) const QUANTIZED_WEIGHTS: u16 = 9;
+/// The minor version that introduced groups of a product's rows.
+pub(crate) const GROUPS: u16 = 10;
 const MAGIC: &[u8; 4] = b"FFXK";
 
 /// Why bytes are not a program.

@@ -3,12 +3,12 @@
 //! A minor only adds. So an older form is the present one with an older number in the header, provided that nothing in the
 //! program would be lost on a reader which skips the keys that it does not know. The additions that would be lost are
 //! listed here, once for each minor: every addition to kernel-ir adds its line. An addition that only permits something has
-//! an older form: concurrent steps become consecutive ones, integer products become products of converted values, and quantized weights are
-//! dequantized by steps of their own.
+//! an older form: concurrent steps become consecutive ones, integer products become products of converted values, quantized weights are
+//! dequantized by steps of their own, and a product by groups becomes one product for each group.
 
 use thiserror::Error;
 
-use crate::wire::{CHECKS, INTEGER_PRODUCTS, QUANTIZED_WEIGHTS, header};
+use crate::wire::{CHECKS, GROUPS, INTEGER_PRODUCTS, QUANTIZED_WEIGHTS, header};
 use crate::{ExternOp, IR_MAJOR, IR_MINOR, InstKind, Program, ScalarOp, Step, is_integer_product};
 
 /// Why a program has no form of an older minor.
@@ -42,6 +42,11 @@ impl Program {
         let wanted = minor.min(IR_MINOR);
         if wanted < TOGETHER && self.init.iter().chain(&self.steps).any(has_together) {
             return self.one_by_one().to_bytes_at(wanted);
+        }
+        if wanted < GROUPS
+            && let Some(program) = self.with_products_for_each_group()
+        {
+            return program.to_bytes_at(wanted);
         }
         if wanted < QUANTIZED_WEIGHTS
             && let Some(program) = self.with_dequantized_weights()
@@ -107,6 +112,9 @@ fn of_step(program: &Program, step: &Step, found: &mut Found<'_>) {
     }
     if matches!(step, Step::Matmul(m) if m.dequant.is_some()) {
         found(QUANTIZED_WEIGHTS, &|| "a product with quantized weights".into(), step.name());
+    }
+    if matches!(step, Step::Matmul(m) if m.groups.is_some()) {
+        found(GROUPS, &|| "a product by groups".into(), step.name());
     }
     let since = match step {
         Step::Loop(_) | Step::Matmul(_) | Step::Conv(_) | Step::Attention(_) => 0,

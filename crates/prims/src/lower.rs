@@ -6,7 +6,7 @@
 
 use fx_ir::{Arg, Graph, ValueId};
 use ir_core::{DType, Shape, SymExpr, TensorMeta};
-use kernel_ir::{BodyBuilder, BufId, ExternOp, ReduceOp, ScalarOp, Site, StoreMode, Val};
+use kernel_ir::{Along, BodyBuilder, BufId, ExternOp, ReduceOp, ScalarOp, Site, StoreMode, Val};
 
 use crate::{Call, OpError};
 
@@ -184,6 +184,8 @@ pub enum TemplateSpec {
         zero: i64,
         /// Factors of a quantized `b`, and its zero points where they are not 0: `[groups, n]`.
         dequant: Option<(ValueId, Option<ValueId>)>,
+        /// The ends of groups, and of what: `b` is `[g, k, n]` where these are rows, and the result `[g, m, n]` where it is the depth.
+        groups: Option<(ValueId, Along)>,
     },
     /// Convolution.
     Conv {

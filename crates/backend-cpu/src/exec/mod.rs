@@ -10,6 +10,7 @@ mod error;
 mod fallback;
 mod finish;
 mod forked;
+mod grouped;
 mod jobs;
 mod linalg;
 mod listing;

@@ -169,6 +169,9 @@ fn is_staged(program: &Program, bufs: &[kernel_ir::BufId], acc: DType) -> bool {
 }
 
 fn matmul(program: &mut Program, m: &Matmul, jobs: &mut Jobs) -> Result<Op, ExecError> {
+    if let Some(groups) = &m.groups {
+        return Ok(Op::Staged(Box::new(StagedOp::grouped(program, m, groups, jobs)?), 0));
+    }
     let rank = m.epilogue.ranges.len();
     let ranks = [m.a.sizes.len(), m.b.sizes.len(), m.a.strides.len(), m.b.strides.len()];
     if rank < 2 || ranks.iter().any(|r| *r != rank) {

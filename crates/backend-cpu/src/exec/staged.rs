@@ -10,9 +10,10 @@ use std::marker::PhantomData;
 use half::bf16;
 use ir_core::{DType, SymExpr};
 use kernel_ir::{
-    Attention, BufId, Buffer, Epilogue, Inst, InstKind, LoopKernel, Matmul, Program, Stage, Storage,
+    Attention, BufId, Buffer, Epilogue, Groups, Inst, InstKind, LoopKernel, Matmul, Program, Stage, Storage,
 };
 
+use super::grouped::Grouped;
 use super::jobs::Jobs;
 use super::loop_op::LoopOp;
 use super::memory::Block;
@@ -28,8 +29,16 @@ use kernel_ir::runtime::{Extents, Sizes};
 
 /// Operands and operation.
 enum Kind {
-    Matmul { flat: bool },
-    Attention { causal: bool, scale: f64, sums: Option<View> },
+    Matmul {
+        flat: bool,
+    },
+    /// It has its operands itself.
+    Grouped(Box<Grouped>),
+    Attention {
+        causal: bool,
+        scale: f64,
+        sums: Option<View>,
+    },
 }
 
 /// A template that writes its result to memory of the call.
@@ -85,6 +94,18 @@ impl StagedOp {
         let parts = Parts { name: &m.name, origins: &m.origins, acc: m.acc, epilogue: &m.epilogue, strides };
         let op = StagedOp::new(program, parts, Kind::Matmul { flat: flattens(m) }, operands.into(), jobs)?;
         Ok(StagedOp { packs, ..op })
+    }
+
+    pub(super) fn grouped(
+        program: &mut Program,
+        m: &Matmul,
+        groups: &Groups,
+        jobs: &mut Jobs,
+    ) -> Result<Self, ExecError> {
+        let kind = Kind::Grouped(Box::new(Grouped::new(program, m, groups)));
+        let strides = row_major(&m.epilogue.ranges);
+        let parts = Parts { name: &m.name, origins: &m.origins, acc: m.acc, epilogue: &m.epilogue, strides };
+        StagedOp::new(program, parts, kind, Vec::new(), jobs)
     }
 
     pub(super) fn attention(
@@ -162,6 +183,9 @@ impl StagedOp {
 
     /// Converts and packs a constant weight; symbols have their hints.
     pub(super) fn pack(&self, buffers: &Buffers, s: &Sizes) -> Result<Option<Packed>, ExecError> {
+        if let Kind::Grouped(grouped) = &self.kind {
+            return grouped.pack(buffers, s);
+        }
         if !self.packs {
             return Ok(None);
         }
@@ -180,7 +204,7 @@ impl StagedOp {
                 };
                 packed.map(|p| Some(Packed::Matmul(p))).map_err(self.refused())
             }
-            Kind::Attention { .. } => Ok(None),
+            Kind::Attention { .. } | Kind::Grouped(_) => Ok(None),
         }
     }
 
@@ -195,6 +219,7 @@ impl StagedOp {
         }
         let result = block.ptr();
         match &self.kind {
+            Kind::Grouped(grouped) => grouped.run(call, packed, result)?,
             Kind::Matmul { flat } if self.wide => self.matmul_f64(call, *flat, result.cast())?,
             Kind::Matmul { flat } => match packed {
                 Some(Packed::Matmul(b)) => self.matmul_packed(call, b, result.cast())?,

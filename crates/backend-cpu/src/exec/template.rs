@@ -22,7 +22,7 @@ use crate::micro::{
 use kernel_ir::runtime::{Extents, Sizes};
 
 /// Products with fewer rows read the weight unpacked.
-const PACK_ROWS: i64 = 8;
+pub(super) const PACK_ROWS: i64 = 8;
 
 /// The epilogue of a result.
 pub(super) enum Finish {
@@ -65,6 +65,15 @@ impl View {
             offset: o.offset.clone(),
             sizes: o.sizes.to_vec(),
             strides: o.strides.to_vec(),
+        }
+    }
+    /// Entry `n` of the first dimension.
+    pub(super) fn entry(&self, n: usize) -> View {
+        View {
+            root: self.root,
+            offset: &self.offset + &self.strides[0] * n as i64,
+            sizes: self.sizes[1..].to_vec(),
+            strides: self.strides[1..].to_vec(),
         }
     }
     pub(super) fn ptr<T>(&self, buffers: &Buffers, sizes: &Sizes) -> Result<*const T, ExecError> {

@@ -93,6 +93,18 @@ pub struct MatmulStrided<'a> {
 /// # Errors
 /// [`MicroError`] for a bad shape.
 pub unsafe fn matmul_packed(call: &MatmulPacked<'_>) -> Result<(), MicroError> {
+    // SAFETY: the caller's promise.
+    unsafe { matmul_packed_group(call, 0) }
+}
+
+/// Multiplies by one of several packed matrices.
+///
+/// # Safety
+/// As [`matmul_packed`].
+///
+/// # Errors
+/// [`MicroError`] for a bad shape.
+pub unsafe fn matmul_packed_group(call: &MatmulPacked<'_>, group: usize) -> Result<(), MicroError> {
     let b = call.b;
     b.check(b.k(), b.n())?;
     call.epilogue.check(b.n())?;
@@ -106,7 +118,7 @@ pub unsafe fn matmul_packed(call: &MatmulPacked<'_>) -> Result<(), MicroError> {
         cuts: &[],
         kc: b.k(),
         zero: std::ptr::null(),
-        b: b.panels(0),
+        b: b.panels(group),
         source: None,
         c: call.c,
         epilogue: call.epilogue,

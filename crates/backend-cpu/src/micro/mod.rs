@@ -94,7 +94,9 @@ pub use conv::{ConvPlan, ConvShape, ConvWeights, Strides5};
 pub use epilogue::{Activation, Blocks, COut, Epilogue, EpilogueBlock, Hook, Residual};
 pub use error::MicroError;
 pub use isa::{Isa, IsaError, processor};
-pub use matmul::{BatchDim, MatRef, MatmulPacked, MatmulStrided, matmul_packed, matmul_strided};
+pub use matmul::{
+    BatchDim, MatRef, MatmulPacked, MatmulStrided, matmul_packed, matmul_packed_group, matmul_strided,
+};
 pub use matmul_f64::{MatmulF64, matmul_f64};
 pub use pack::PackedB;
 pub(crate) use scratch::AlignedBuf;

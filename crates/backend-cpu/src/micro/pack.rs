@@ -45,6 +45,31 @@ impl PackedB {
         Ok(packed)
     }
 
+    /// Packs matrices: element `(g, k, n)` is at `ptr + g * strides[0] + k * strides[1] + n * strides[2]`.
+    ///
+    /// # Safety
+    /// All elements must be readable from any thread.
+    ///
+    /// # Errors
+    /// [`MicroError::NoIsa`] if this processor cannot run `isa`.
+    pub unsafe fn pack_groups(
+        isa: Isa,
+        ptr: *const f32,
+        [groups, k, n]: [usize; 3],
+        strides: [isize; 3],
+    ) -> Result<PackedB, MicroError> {
+        isa.require()?;
+        let packed = PackedB::new(isa, groups, k, n);
+        let first = ptr as usize;
+        super::team::par_for_work(groups, groups * k * n, &|g| {
+            let ptr = (first as *const f32).wrapping_offset(g as isize * strides[0]);
+            let src = Source { ptr, row: strides[1], col: strides[2] };
+            // SAFETY: the caller guarantees that elements are readable; each task fills a group of its own.
+            unsafe { packed.fill(g, 0..k, 0..n, src) };
+        });
+        Ok(packed)
+    }
+
     /// Zeros, for `fill`.
     pub(crate) fn new(isa: Isa, groups: usize, k: usize, n: usize) -> PackedB {
         let buf = AlignedBuf::zeroed(PackedB::values(isa, [groups, k, n]));

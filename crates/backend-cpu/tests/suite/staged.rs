@@ -101,6 +101,7 @@ fn products_with_batches_shared_and_transposed_operands() {
                 acc: acc(dtype),
                 zero: 0,
                 dequant: None,
+                groups: None,
                 epilogue,
             };
             b.program.steps.push(Step::Matmul(step));

@@ -180,6 +180,7 @@ fn products_with_every_epilogue() {
                 acc: DType::F32,
                 zero: 0,
                 dequant: None,
+                groups: None,
                 epilogue: e,
             }));
             let mut inputs = vec![data(&[batch, m, k], 1), data(wsizes, 2)];
@@ -230,6 +231,7 @@ fn constant_weights_are_packed_and_any_number_of_rows_runs() {
             acc: DType::F32,
             zero: 0,
             dequant: None,
+            groups: None,
             epilogue,
         }));
         let weight = data(&[n, k], 5);
@@ -281,6 +283,7 @@ fn products_of_other_dtypes() {
             acc,
             zero: 0,
             dequant: None,
+            groups: None,
             epilogue,
         }));
         let make = |sizes: &[i64], seed| {

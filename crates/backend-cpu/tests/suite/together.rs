@@ -171,6 +171,7 @@ fn products_keep_their_packed_weights() {
             acc: DType::F32,
             zero: 0,
             dequant: None,
+            groups: None,
             epilogue,
         })
     };

@@ -83,6 +83,7 @@ fn program(channels: i64, pixels: i64) -> Program {
         acc: DType::F32,
         zero: 0,
         dequant: None,
+        groups: None,
         epilogue: stored(z, &[ROWS, COLUMNS]),
     };
     b.program.steps.extend([Step::Conv(conv), Step::Matmul(product)]);

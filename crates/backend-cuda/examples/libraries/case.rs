@@ -223,6 +223,7 @@ pub(crate) fn matmul(
         acc,
         zero: 0,
         dequant: None,
+        groups: None,
         epilogue,
     });
     let flops = 2.0 * p.batch.iter().product::<i64>() as f64 * (p.m * p.n * p.k) as f64;

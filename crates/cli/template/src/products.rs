@@ -3,7 +3,7 @@
 
 use plugin_sdk::ir_core::Scalar;
 use plugin_sdk::kernel_ir::runtime::Sizes;
-use plugin_sdk::kernel_ir::{BufId, Conv, Dequant, Matmul, Operand, Program};
+use plugin_sdk::kernel_ir::{Along, BufId, Conv, Dequant, Groups, Matmul, Operand, Program};
 use plugin_sdk::{DType, PluginError};
 
 use crate::kernel::run_epilogue;
@@ -94,6 +94,9 @@ pub(crate) fn matmul(
     sizes: &Sizes,
     memory: &mut Memory,
 ) -> Result<(), PluginError> {
+    if let Some(groups) = &step.groups {
+        return grouped(program, step, groups, sizes, memory);
+    }
     let (a, b) = (View::new(&step.a, sizes)?, View::new(&step.b, sizes)?);
     let rank = a.sizes.len();
     let depth = a.sizes[rank - 1];
@@ -112,6 +115,39 @@ pub(crate) fn matmul(
             sum.add(memory.at(a.buf, at_a)?, weight);
             at_a += a.strides[rank - 1];
             at_b += b.strides[rank - 2];
+        }
+        run_epilogue(program, &step.epilogue.insts, sizes, memory, point, sum.result())
+    })
+}
+
+/// The same where rows, or what is summed over, are those of groups: a row has the matrix of its group, or none.
+fn grouped(
+    program: &Program,
+    step: &Matmul,
+    groups: &Groups,
+    sizes: &Sizes,
+    memory: &mut Memory,
+) -> Result<(), PluginError> {
+    let (a, b, ends) =
+        (View::new(&step.a, sizes)?, View::new(&step.b, sizes)?, View::new(&groups.ends, sizes)?);
+    let end = |g: i64| -> Result<i64, PluginError> { Ok(memory.at(ends.buf, ends.place(&[g]))?.as_i64()) };
+    let numbers = (0..ends.sizes[0]).map(end).collect::<Result<Vec<i64>, PluginError>>()?;
+    let places = a.sizes[if groups.along == Along::Rows { 0 } else { 1 }];
+    let ranges = Groups::ranges(numbers, usize::try_from(places).unwrap_or(0));
+    for_each_index(&sizes.all(&step.epilogue.ranges)?, &mut |point| {
+        let mut sum = Sum::new(step.acc, 0);
+        let (row, column) = (point[point.len() - 2], point[point.len() - 1]);
+        let (depth, group) = match groups.along {
+            Along::Rows => (0..a.sizes[1], ranges.iter().position(|r| r.contains(&(row as usize)))),
+            Along::Depth => {
+                let own = &ranges[point[0] as usize];
+                (own.start as i64..own.end as i64, Some(0))
+            }
+        };
+        for (k, g) in group.iter().flat_map(|g| depth.clone().map(move |k| (k, *g as i64))) {
+            let at_b =
+                if groups.along == Along::Rows { b.place(&[g, k, column]) } else { b.place(&[k, column]) };
+            sum.add(memory.at(a.buf, a.place(&[row, k]))?, memory.at(b.buf, at_b)?);
         }
         run_epilogue(program, &step.epilogue.insts, sizes, memory, point, sum.result())
     })

@@ -2,8 +2,8 @@
 
 use ir_core::{DType, Scalar, Shape, SymExpr, contiguous_strides};
 use kernel_ir::{
-    Attention, BodyBuilder, Conv, Epilogue, ExternCall, ExternOp, InstKind, Matmul, Operand, ScalarOp, Step,
-    StoreMode,
+    Along, Attention, BodyBuilder, Conv, Epilogue, ExternCall, ExternOp, Groups, InstKind, Matmul, Operand,
+    ScalarOp, Step, StoreMode,
 };
 
 use super::Cx;
@@ -72,6 +72,8 @@ pub(super) fn matmul(cx: &mut Cx) -> Result<(), Fault> {
         integer_product(DType::U8, [5, 12, 7], 131),
         integer_product(DType::I8, [3, 9, 18], -6),
         shared_batch(),
+        grouped(Along::Rows),
+        grouped(Along::Depth),
         dynamic_rows(),
     ];
     if cx.by_effort(false, true) {
@@ -111,6 +113,7 @@ fn product(
         acc,
         zero: 0,
         dequant: None,
+        groups: None,
         epilogue,
     };
     b.program.steps.push(Step::Matmul(step));
@@ -137,6 +140,7 @@ fn integer_product(dtype: DType, [m, k, n]: [i64; 3], zero: i64) -> Result<Case,
         acc: DType::I32,
         zero,
         dequant: None,
+        groups: None,
         epilogue,
     };
     b.program.steps.push(Step::Matmul(step));
@@ -168,6 +172,38 @@ fn integer_convolution() -> Result<Case, Fault> {
     Ok(Case::new("u8 less 117, window [3, 3] of i8", b.finish(), inputs))
 }
 
+/// Rows, or places of the depth, of groups that data tells: empty groups, places in none, and numbers that are no ends.
+fn grouped(along: Along) -> Result<Case, Fault> {
+    let (m, k, n, g) = (7, 9, 5, 4);
+    let mut b = Build::new("grouped");
+    let right = if along == Along::Rows { vec![g, k, n] } else { vec![k, n] };
+    let ranges = if along == Along::Rows { vec![m, n] } else { vec![g, m, n] };
+    let (x, w) = (b.input(DType::F32, shape(&[m, k])), b.input(DType::F32, shape(&right)));
+    let ends = b.input(DType::I64, shape(&[g]));
+    let (left, right_operand, ends) = (b.whole(x), b.whole(w), b.whole(ends));
+    let epilogue = epilogue(&mut b, EpilogueKind::Nothing, DType::F32, &shape(&ranges));
+    b.program.steps.push(Step::Matmul(Matmul {
+        name: "grouped".into(),
+        origins: vec![],
+        a: left,
+        b: right_operand,
+        acc: DType::F32,
+        zero: 0,
+        dequant: None,
+        groups: Some(Groups { ends, along }),
+        epilogue,
+    }));
+    let name = format!("groups of {}", along.name());
+    let mut case = Case::new(name, b.finish(), vec![]).tolerance(SUMS);
+    let call = |ends: [i64; 4]| -> Result<Vec<_>, Fault> {
+        let (x, w) = (filled(DType::F32, &dims(&[m, k]), 66)?, filled(DType::F32, &dims(&right), 67)?);
+        Ok(vec![x, w, tensor(DType::I64, &[4], &ends.map(Scalar::Int))?])
+    };
+    case.calls =
+        [[2, 2, 3, 7], [0, 4, 5, 5], [3, -1, i64::MAX, 1]].into_iter().map(call).collect::<Result<_, _>>()?;
+    Ok(case)
+}
+
 /// One right matrix for all of a batch, by stride 0.
 fn shared_batch() -> Result<Case, Fault> {
     let mut b = Build::new("matmul");
@@ -184,6 +220,7 @@ fn shared_batch() -> Result<Case, Fault> {
         acc: DType::F32,
         zero: 0,
         dequant: None,
+        groups: None,
         epilogue,
     };
     b.program.steps.push(Step::Matmul(step));
@@ -208,6 +245,7 @@ fn dynamic_rows() -> Result<Case, Fault> {
         acc: DType::F32,
         zero: 0,
         dequant: None,
+        groups: None,
         epilogue,
     };
     b.program.steps.push(Step::Matmul(step));

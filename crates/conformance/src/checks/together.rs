@@ -57,6 +57,7 @@ fn product(b: &Build, x: BufId, w: BufId, to: BufId) -> Step {
         acc: DType::F32,
         zero: 0,
         dequant: None,
+        groups: None,
         epilogue,
     })
 }

@@ -82,7 +82,12 @@ impl<'g> Groups<'g> {
         let target = self.prims.nodes[id].as_call()?.0;
         let likely = match target {
             _ if self.fixed.contains(&id) => Part::Once,
-            "prims.conv" | "prims.matmul" | "prims.attention" | "prims.sort" => Part::Template,
+            "prims.conv"
+            | "prims.matmul"
+            | "prims.grouped_matmul"
+            | "prims.grouped_sums"
+            | "prims.attention"
+            | "prims.sort" => Part::Template,
             _ => Part::Loop,
         };
         let frames = self.by_name.get(self.prims.node_name(id))?;

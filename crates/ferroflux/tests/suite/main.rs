@@ -16,6 +16,7 @@ mod exchange;
 mod foreign;
 mod from_graph;
 mod graph_plugins;
+mod grouped;
 mod guards;
 mod in_place;
 mod index_operators;

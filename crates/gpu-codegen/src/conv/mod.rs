@@ -196,6 +196,7 @@ fn product<'a>(program: &'a Program, k: &'a Conv) -> Option<Product<'a>> {
         cols: vec![axis(&outputs, [zero(), w[to].clone()], Some((1, SymExpr::ONE)))],
         inner: vec![axis(&inputs, [x[1].clone(), w[from].clone()], None)],
         spaces: Vec::new(),
+        groups: None,
     };
     for d in 0..k.stride.len() {
         spatial(k, d, &mut product);

@@ -100,6 +100,9 @@ fn class(product: &Product<'_>) -> String {
             }
         }
     }
+    if let Some(groups) = product.groups {
+        let _ = write!(text, " | groups {}", groups.along.name());
+    }
     let (bytes, operations) = of_epilogue(product.program, product.epilogue);
     let _ = write!(text, " | aligned {} | epilogue {bytes} {operations}", epilogue_alignment(product));
     text

@@ -9,9 +9,10 @@
 //! Not here: products of many rows (`matmul`).
 
 use ir_core::{DType, SymExpr};
-use kernel_ir::{Matmul, Operand, Program};
+use kernel_ir::{Groups, Matmul, Operand, Program};
 
 use crate::product::gemv_rows::Rows;
+use crate::product::groups;
 use crate::text::body::{BodyWriter, Uses};
 use crate::text::template::{assemble, element, epilogue, unravel, volume};
 use crate::text::types::{memory_type, value_type};
@@ -19,6 +20,8 @@ use crate::{ENTRY, GenError, Launch, Target, Variant};
 
 /// Maximum number of rows of the left operand: every thread keeps their sums in registers.
 const MAX_ROWS: i64 = 8;
+/// The same where each row may have a matrix of its own: more rows share matrices, which tiles read once.
+const MAX_GROUPED_ROWS: i64 = 16;
 /// Bytes per load.
 const WIDTH: i64 = 16;
 /// Warps per block in the *columns* form, and lanes that read adjacent parts of a matrix row.
@@ -27,7 +30,12 @@ const ROW_LANES: i64 = 8;
 
 /// Returns the candidates; none where it is not a product of a few rows.
 pub(crate) fn variants(program: &Program, k: &Matmul, target: &Target) -> Result<Vec<Variant>, GenError> {
-    let Some(shape) = Skinny::of(program, k) else { return Ok(Vec::new()) };
+    let single = groups::single_rows(k);
+    let shape = match &single {
+        Some(single) => Skinny::by_groups(program, single),
+        None => Skinny::of(program, k),
+    };
+    let Some(shape) = shape else { return Ok(Vec::new()) };
     if shape.along_inner { Rows::of(shape).variants(target) } else { Ok(vec![shape.columns(target)?]) }
 }
 
@@ -63,6 +71,18 @@ pub(crate) fn aligned(operand: &Operand, along: usize, lanes: i64) -> bool {
 
 impl<'a> Skinny<'a> {
     pub(crate) fn of(program: &'a Program, k: &'a Matmul) -> Option<Skinny<'a>> {
+        if k.groups.is_some() { None } else { Skinny::any(program, k) }
+    }
+
+    /// Few rows by groups, in the form of [`groups::single_rows`].
+    pub(crate) fn by_groups(program: &'a Program, k: &'a Matmul) -> Option<Skinny<'a>> {
+        let few = k.a.sizes[0].as_const().is_some_and(|m| (1..=MAX_GROUPED_ROWS).contains(&m));
+        // A row without a group reads some matrix, too.
+        let any = k.groups.as_ref().and_then(Groups::count).is_some_and(|count| count > 0);
+        if few && any { Skinny::any(program, k) } else { None }
+    }
+
+    fn any(program: &'a Program, k: &'a Matmul) -> Option<Skinny<'a>> {
         let ranges = &k.epilogue.ranges;
         let split = ranges.len().checked_sub(2)?;
         let rows = ranges[split].as_const().filter(|m| (1..=MAX_ROWS).contains(m))?;
@@ -103,9 +123,30 @@ impl<'a> Skinny<'a> {
 
     /// The address of an element; `row` and `col` are text.
     pub(crate) fn address(&self, operand: &Operand, row: &str, col: &str, uses: &mut Uses) -> String {
-        let lead: Vec<String> = (0..self.split).map(|d| format!("i{d}")).collect();
+        let mut lead: Vec<String> = (0..self.split).map(|d| format!("i{d}")).collect();
+        if self.k.groups.is_some() && std::ptr::eq(operand, &raw const self.k.b) {
+            lead = vec!["chosen".to_owned()];
+        }
         let index: Vec<&str> = lead.iter().map(String::as_str).chain([row, col]).collect();
         element(&self.writer(), operand, &index, uses)
+    }
+
+    /// Statements that find the matrix of row `i0`, where rows are those of groups: `chosen` is one that exists, and `owned` says
+    /// whether it is the row's.
+    pub(crate) fn found(&self, uses: &mut Uses) -> String {
+        let Some(groups) = &self.k.groups else { return String::new() };
+        let (ends, count) = (groups::arguments(&self.writer(), groups, uses), groups.count().unwrap_or(0));
+        format!(
+            "const idx group_ = group_of<idx>({ends}, i0), chosen = imin<idx>(group_, {last});
+const bool owned = group_ < {count};
+",
+            last = (count - 1).max(0),
+        )
+    }
+
+    /// A sum, or zero for a row without a group.
+    pub(crate) fn kept(&self, sum: &str) -> String {
+        if self.k.groups.is_some() { format!("(owned ? {sum} : 0.0f)") } else { sum.to_owned() }
     }
 
     /// Number of blocks that split the inner dimension in the *columns* form.
@@ -132,7 +173,7 @@ impl<'a> Skinny<'a> {
         let batches = volume(&ranges[..self.split]);
         let groups = &batches * &tiles;
         let (tiles, count) = (writer.expr(&tiles, &mut uses), writer.expr(&groups, &mut uses));
-        let lead = unravel(&writer, &ranges[..self.split], 0, "batch", &mut uses);
+        let lead = unravel(&writer, &ranges[..self.split], 0, "batch", &mut uses) + &self.found(&mut uses);
         let ty = memory_type(self.program.buffers[k.b.buf].dtype)?;
         let at = self.address(&k.b, "q", "col", &mut uses);
         let x = self.address(&k.a, "m", "q", &mut uses);
@@ -141,13 +182,16 @@ impl<'a> Skinny<'a> {
         let out = if parts == 1 {
             let tail = epilogue(self.program, &k.epilogue, "result", &mut uses)?;
             let result = value_type(k.acc)?;
-            format!("const {result} result = to<{result}>(all);\n{tail}")
+            format!("const {result} result = to<{result}>({});\n{tail}", self.kept("all"))
         } else {
             uses.scratch.push("float");
             let all = &batches * &SymExpr::from_i64(rows) * self.columns_of();
             scratch.push(&all * &SymExpr::from_i64(4 * parts));
             let all = writer.expr(&all, &mut uses);
-            format!("scratch0[blockIdx.y * (i64){all} + (batch * {rows} + {im}) * (i64){n} + {in_}] = all;\n")
+            format!(
+                "scratch0[blockIdx.y * (i64){all} + (batch * {rows} + {im}) * (i64){n} + {in_}] = {};\n",
+                self.kept("all")
+            )
         };
         let body = format!(
             "__shared__ float sums[{COLUMN_WARPS}][{rows}][{wide}];

@@ -131,7 +131,9 @@ impl<'a> Rows<'a> {
     fn constant(&self) -> bool {
         self.products.iter().all(|p| {
             let program = p.program;
-            matches!(program.buffers[program.root(p.k.b.buf)].storage, Storage::Constant(_))
+            // Which matrix a row reads is known behind earlier launches alone.
+            let known = p.k.groups.is_none();
+            known && matches!(program.buffers[program.root(p.k.b.buf)].storage, Storage::Constant(_))
         })
     }
 
@@ -229,7 +231,11 @@ for (int j = 0; j < {lanes}; ++j) sum[p][m][c] = fmaf(x[j], to<float>(wv[u][p][c
             let prefix = value_prefix(p);
             let writer = BodyWriter { prefix: &prefix, ..product.writer() };
             let effects = EpilogueEffects { result: name };
-            let _ = writeln!(out, "const {result} {name} = to<{result}>(mine[{p}]);");
+            let _ = writeln!(
+                out,
+                "const {result} {name} = to<{result}>({});",
+                product.kept(&format!("mine[{p}]"))
+            );
             let none = Substitutions::new();
             let handed = if p == 0 { &none } else { &self.handed };
             out.push_str(&writer.write_substituted(&product.k.epilogue.insts, &effects, uses, handed)?);
@@ -248,7 +254,7 @@ for (int j = 0; j < {lanes}; ++j) sum[p][m][c] = fmaf(x[j], to<float>(wv[u][p][c
         let tiles = shape.columns_of().ceil_div(&SymExpr::from_i64(columns));
         let groups = volume(&ranges[..split]) * &tiles;
         let (tiles, many) = (writer.expr(&tiles, &mut uses), writer.expr(&groups, &mut uses));
-        let lead = unravel(&writer, &ranges[..split], 0, "batch", &mut uses);
+        let lead = unravel(&writer, &ranges[..split], 0, "batch", &mut uses) + &shape.found(&mut uses);
         let ty = memory_type(shape.program.buffers[k.b.buf].dtype)?;
         let pointers = self.pointers(ty, columns, &n, &mut uses);
         let per_block = warps / sharing;

@@ -2,9 +2,10 @@
 //! The epilogue is fused in both.
 
 use ir_core::{DType, SymExpr};
-use kernel_ir::{Matmul, Program};
+use kernel_ir::{Along, Groups, Matmul, Program};
 
 use crate::product::gemv::Skinny;
+use crate::product::groups;
 use crate::product::tile::{Axis, Product, TileOperand, is_multiple};
 use crate::product::tile_text::Unit;
 use crate::text::body::{BodyWriter, Uses};
@@ -58,11 +59,19 @@ pub(crate) fn outruns_library(program: &Program, k: &Matmul, target: &Target) ->
 
 /// The product in the form that tiles take; `None` where its first candidates are others.
 pub(crate) fn tiled<'a>(program: &'a Program, k: &'a Matmul) -> Option<Product<'a>> {
-    if Skinny::of(program, k).is_some() { None } else { product(program, k) }
+    let single = groups::single_rows(k);
+    let few = match &single {
+        Some(single) => Skinny::by_groups(program, single).is_some(),
+        None => Skinny::of(program, k).is_some(),
+    };
+    if few { None } else { product(program, k) }
 }
 
 /// The product in the form that tiles take; `None` for dtypes that they do not support.
 fn product<'a>(program: &'a Program, k: &'a Matmul) -> Option<Product<'a>> {
+    if let Some(groups) = &k.groups {
+        return by_groups(program, k, groups);
+    }
     let ranges = &k.epilogue.ranges;
     let split = ranges.len().checked_sub(2)?;
     let dtype = program.buffers[k.a.buf].dtype;
@@ -93,9 +102,74 @@ fn product<'a>(program: &'a Program, k: &'a Matmul) -> Option<Product<'a>> {
         cols: vec![axis(&ranges[col], [SymExpr::ZERO, step(&k.b, col)?], Some(col))],
         inner: vec![axis(k.a.sizes.get(col)?, [step(&k.a, col)?, step(&k.b, row)?], None)],
         spaces: Vec::new(),
+        groups: None,
     };
     product.arrange();
     Some(product)
+}
+
+/// The product in the same form where rows or the depth are those of groups, which the batch counts.
+fn by_groups<'a>(program: &'a Program, k: &'a Matmul, groups: &'a Groups) -> Option<Product<'a>> {
+    let dtype = program.buffers[k.a.buf].dtype;
+    if k.acc != DType::F32 {
+        return None;
+    }
+    let (a, b, ranges) = (&k.a.strides, &k.b.strides, &k.epilogue.ranges);
+    let axis = |extent: &SymExpr, steps: [&SymExpr; 2], result: Option<usize>| Axis {
+        extent: extent.clone(),
+        steps: steps.map(SymExpr::clone),
+        space: None,
+        result: result.map(|v| (v, SymExpr::ONE)),
+    };
+    let (row, col) = (ranges.len().checked_sub(2)?, ranges.len() - 1);
+    let own = if groups.along == Along::Rows { b.len().checked_sub(2)? } else { 0 };
+    let batch = match groups.along {
+        Along::Rows => axis(groups.ends.sizes.first()?, [&SymExpr::ZERO, b.first()?], None),
+        Along::Depth => axis(groups.ends.sizes.first()?, [&SymExpr::ZERO; 2], Some(0)),
+    };
+    let operand = |of: &kernel_ir::Operand| TileOperand { buf: of.buf, offset: of.offset.clone() };
+    let mut product = Product {
+        program,
+        epilogue: &k.epilogue,
+        dtype,
+        operands: [operand(&k.a), operand(&k.b)],
+        batch: vec![batch],
+        rows: vec![axis(&ranges[row], [a.first()?, &SymExpr::ZERO], Some(row))],
+        cols: vec![axis(&ranges[col], [&SymExpr::ZERO, b.get(own + 1)?], Some(col))],
+        inner: vec![axis(k.a.sizes.get(1)?, [a.get(1)?, b.get(own)?], None)],
+        spaces: Vec::new(),
+        groups: Some(groups),
+    };
+    product.arrange();
+    Some(product)
+}
+
+/// Where a block of the fallback kernel is: the text that finds it, the end of its rows, and from where to where it sums.
+struct Place {
+    text: String,
+    rows: String,
+    depth: (String, String),
+}
+
+impl Place {
+    /// The same where rows or the depth are those of groups.
+    fn in_groups(self, groups: &Groups, ends: &str, tiles_n: &str) -> Place {
+        let Place { text, rows, depth: (_, depth) } = self;
+        match groups.along {
+            Along::Rows => {
+                let tile = format!("block / {tiles_n}");
+                let found = groups::find_tile(ends, groups, &rows, &TILE.to_string(), &tile);
+                let text = format!(
+                    "const idx col0 = block % {tiles_n} * {TILE};\n{found}const idx row0 = own.first;\n"
+                );
+                Place { text, rows: "own.end".into(), depth: ("0".into(), format!("(owned ? {depth} : 0)")) }
+            }
+            Along::Depth => {
+                let text = text + &groups::find_depth(ends, &depth, "i0");
+                Place { text, rows, depth: ("own.first".into(), "own.end".into()) }
+            }
+        }
+    }
 }
 
 /// The fallback kernel, which takes every dtype and stride.
@@ -109,7 +183,9 @@ fn generate(program: &Program, k: &Matmul, entry: &str) -> Result<Kernel, GenErr
     let acc = compute_type(k.acc)?;
     let (m, n) = (&ranges[split], &ranges[split + 1]);
     let tile = SymExpr::from_i64(TILE);
-    let (tiles_m, tiles_n) = (m.ceil_div(&tile), n.ceil_div(&tile));
+    let by_rows = k.groups.as_ref().filter(|g| g.along == Along::Rows);
+    let tiles_m = by_rows.map_or_else(|| m.ceil_div(&tile), |g| groups::tiles(g, m, TILE));
+    let tiles_n = n.ceil_div(&tile);
     let batch = volume(&ranges[..split]);
     let text = |e: &SymExpr, uses: &mut Uses| writer.expr(e, uses);
     let (m, n, depth) = (text(m, &mut uses), text(n, &mut uses), text(inner, &mut uses));
@@ -124,8 +200,29 @@ fn generate(program: &Program, k: &Matmul, entry: &str) -> Result<Kernel, GenErr
         let list: Vec<&str> = list.iter().map(String::as_str).collect();
         element(&writer, operand, &list, uses)
     };
-    let a = index(&with("row", "q"), &k.a, &mut uses);
-    let b = index(&with("q", "col"), &k.b, &mut uses);
+    let plain = Place {
+        text: format!(
+            "const idx col0 = block % {tn} * {TILE}, row0 = block / {tn} % {tm} * {TILE};
+const idx batch = block / {tn} / {tm};
+{batches}"
+        ),
+        rows: m.clone(),
+        depth: ("0".to_owned(), depth.clone()),
+    };
+    let (place, a, b) = match &k.groups {
+        None => {
+            let a = index(&with("row", "q"), &k.a, &mut uses);
+            (plain, a, index(&with("q", "col"), &k.b, &mut uses))
+        }
+        Some(g) => {
+            let list = |names: &[&str]| names.iter().map(|n| (*n).to_owned()).collect::<Vec<String>>();
+            let ends = groups::arguments(&writer, g, &mut uses);
+            let of_b = if by_rows.is_some() { list(&["chosen", "q", "col"]) } else { list(&["q", "col"]) };
+            let a = index(&list(&["row", "q"]), &k.a, &mut uses);
+            (plain.in_groups(g, &ends, &tn), a, index(&of_b, &k.b, &mut uses))
+        }
+    };
+    let Place { text: place, rows, depth: (from, depth) } = place;
     let (im, in_) = (format!("i{split}"), format!("i{}", split + 1));
     let tail = epilogue(program, &k.epilogue, "result", &mut uses)?;
     let body = format!(
@@ -133,10 +230,8 @@ fn generate(program: &Program, k: &Matmul, entry: &str) -> Result<Kernel, GenErr
 __shared__ {acc} sb[{DEPTH}][{TILE} + 1];
 const int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
 for (idx block = blockIdx.x; block < {total}; block += gridDim.x) {{
-const idx col0 = block % {tn} * {TILE}, row0 = block / {tn} % {tm} * {TILE};
-const idx batch = block / {tn} / {tm};
-{batches}{acc} sum[4][4] = {{}};
-for (idx q0 = 0; q0 < {depth}; q0 += {DEPTH}) {{
+{place}{acc} sum[4][4] = {{}};
+for (idx q0 = {from}; q0 < {depth}; q0 += {DEPTH}) {{
 #pragma unroll
 for (int t = threadIdx.x; t < {TILE} * {DEPTH}; t += {THREADS}) {{
 {{ const idx row = row0 + t / {DEPTH}, q = q0 + t % {DEPTH};
@@ -162,7 +257,7 @@ for (int u = 0; u < 4; ++u)
 #pragma unroll
 for (int w = 0; w < 4; ++w) {{
 const idx {im} = row0 + ty + 16 * u, {in_} = col0 + tx + 16 * w;
-if ({im} < {m} && {in_} < {n}) {{
+if ({im} < {rows} && {in_} < {n}) {{
 const {result} result = to<{result}>(sum[u][w]);
 {tail}}}
 }}

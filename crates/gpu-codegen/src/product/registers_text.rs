@@ -5,9 +5,8 @@
 use std::fmt::Write;
 
 use crate::GenError;
-use crate::product::tile::count;
 use crate::product::tile_text::{Form, Pipeline, Unit, Walk, Writer};
-use ir_core::{DType, SymExpr};
+use ir_core::DType;
 
 impl Form {
     /// Rows and columns of sums that pass through shared memory at once; `None` where all of the tile does.
@@ -67,11 +66,12 @@ impl Writer<'_> {
         out.push_str(&self.place("(idx)blockIdx.x"));
         out.push_str(&self.address(0, "a"));
         out.push_str(&self.address(1, "b"));
-        let depth = self.text(&count(&self.product.inner).ceil_div(&SymExpr::from_i64(self.form.depth)));
+        let depth = self.deep();
         let fill = |now: &str| {
+            let at = self.stage_at(now);
             format!(
-                "fill_a.fill(base_a, row0, (idx){now} * DEPTH, a_row, a_inner, a_inside);
-fill_b.fill(base_b, col0, (idx){now} * DEPTH, b_row, b_inner, b_inside);"
+                "fill_a.fill(base_a, row0, {at}, a_row, a_inner, a_inside);
+fill_b.fill(base_b, col0, {at}, b_row, b_inner, b_inside);"
             )
         };
         let land = "fill_a.land((T *)to);\nfill_b.land((T *)(to + A::BYTES));";
@@ -83,7 +83,7 @@ fill_b.fill(base_b, col0, (idx){now} * DEPTH, b_row, b_inner, b_inside);"
 Filler<B, T, S, BN, DEPTH, {wb}, {mb}, THREADS> fill_b;
 fill_a.begin(row0, a_row);
 fill_b.begin(col0, b_row);
-const int depth = (int)({depth}), share = (depth + PARTS - 1) / PARTS;
+const int depth = {depth}, share = (depth + PARTS - 1) / PARTS;
 const int first = (int)blockIdx.y * share, last = imin<int>(first + share, depth);
 Core core;
 core.clear();

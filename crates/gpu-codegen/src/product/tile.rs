@@ -6,7 +6,7 @@
 //! here: the text of kernels (`tile_text`), and the choice of tile shapes (`tile_rule`).
 
 use ir_core::{Atom, DType, SymExpr};
-use kernel_ir::{BufId, Epilogue, Program};
+use kernel_ir::{Along, BufId, Epilogue, Groups, Program};
 
 /// One loop of a product.
 #[derive(Clone, Debug)]
@@ -58,6 +58,8 @@ pub(crate) struct Product<'a> {
     pub(crate) inner: Vec<Axis>,
     /// The spatial coordinates of the left operand.
     pub(crate) spaces: Vec<Space>,
+    /// Groups of rows, or of the depth. The batch is then that of the groups: it advances the right operand, or the result.
+    pub(crate) groups: Option<&'a Groups>,
 }
 
 /// How copies read an operand's tile.
@@ -137,6 +139,21 @@ pub(crate) fn merged(axes: &[Axis], side: usize) -> Vec<Axis> {
 }
 
 impl Product<'_> {
+    /// The groups of rows.
+    pub(crate) fn groups_of_rows(&self) -> Option<&Groups> {
+        self.groups.filter(|g| g.along == Along::Rows)
+    }
+
+    /// The groups of the depth.
+    pub(crate) fn groups_of_depth(&self) -> Option<&Groups> {
+        self.groups.filter(|g| g.along == Along::Depth)
+    }
+
+    /// The number of products that a launch has tiles of: rows of all groups are those of one.
+    pub(crate) fn entries(&self) -> SymExpr {
+        if self.groups_of_rows().is_some() { SymExpr::ONE } else { count(&self.batch) }
+    }
+
     /// Reorders the axes of rows and of the inner dimension so that the widest copies are possible: which axis is
     /// innermost is free.
     pub(crate) fn arrange(&mut self) {
@@ -166,7 +183,11 @@ impl Product<'_> {
     pub(crate) fn reading(&self, side: usize) -> Reading {
         let (rows, inner) = (merged(self.rows_of(side), side), merged(&self.inner, side));
         let single = if self.dtype.size() == 4 { 1 } else { 0 };
-        let along_inner = self.width(side, &inner, &rows).unwrap_or(0);
+        // The depth of a group begins anywhere.
+        let along_inner = match self.groups_of_depth() {
+            None => self.width(side, &inner, &rows).unwrap_or(0),
+            Some(_) => 0,
+        };
         let along_rows = self.width(side, &rows, &inner).unwrap_or(0);
         if along_inner > 1 && along_inner >= along_rows {
             return Reading::AlongInner(along_inner);

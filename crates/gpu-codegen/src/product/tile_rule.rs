@@ -200,7 +200,10 @@ fn fits(product: &Product<'_>, form: &Form, target: &Target) -> bool {
         Reading::AlongRows(w) => rows % w == 0 && threads % (rows / w) == 0,
         Reading::SingleInner | Reading::SingleRows => threads % form.depth == 0 && threads % rows == 0,
     };
-    form.shared(product) <= i64::from(target.lds)
+    // Sums of parts are stored by tiles, of which those of groups overlap.
+    let parted = form.parts == 1 || form.cluster || product.groups_of_rows().is_none();
+    parted
+        && form.shared(product) <= i64::from(target.lds)
         && divides(0, form.tile.0)
         && divides(1, form.tile.1)
         && (form.parts == 1 || steps >= 2 * form.parts)

@@ -6,7 +6,9 @@
 use std::fmt::Write;
 
 use ir_core::{DType, SymExpr};
+use kernel_ir::Groups;
 
+use crate::product::groups;
 use crate::product::tile::{Axis, Product, Reading, count, is_multiple, merged};
 use crate::product::tile_finish::Finish;
 use crate::product::tma_epilogue::{self, Fetched};
@@ -242,6 +244,8 @@ impl<'a> Writer<'a> {
         out.push_str(&self.unravel(axes, "p", "p"));
         let at = self.sum("0".into(), axes, "p", |a| a.steps[side].clone());
         let inside = match is_multiple(points, block) {
+            // Behind the depth of a group is that of the next.
+            _ if !starts && self.product.groups_of_depth().is_some() => "p < own.end".to_owned(),
             true => "true".to_owned(),
             false => format!("p < {}", self.text(points)),
         };
@@ -297,6 +301,9 @@ DYNAMIC_SHARED(memory);
     /// Returns the tile and batch that a block computes, from its number: `row0`, `col0`, `batch` and the batch indices
     /// `g0…`. Blocks that share an operand have vertically adjacent tiles.
     pub(crate) fn place(&mut self, block: &str) -> String {
+        if let Some(groups) = self.product.groups_of_rows() {
+            return self.place_in_groups(groups, block);
+        }
         let product = self.product;
         let (tiles_m, tiles_n) = self.tiles();
         let (tm, tn) = (self.text(&tiles_m), self.text(&tiles_n));
@@ -307,20 +314,81 @@ DYNAMIC_SHARED(memory);
             _ => (format!("(BM * {share})"), format!(" + (idx)blockIdx.x % {share} * BM")),
         };
         let group = (GROUP / share).max(1);
+        let found = self.found_depth();
         format!(
             "const idx tiles_m = {tm}, tiles_n = {tn};
 const idx batch = {block} / (tiles_m * tiles_n), tile = {block} % (tiles_m * tiles_n);
 const idx first_m = tile / ({group} * tiles_n) * {group}, tall = imin<idx>(tiles_m - first_m, {group});
 const idx row0 = (first_m + tile % ({group} * tiles_n) % tall) * {high}{own}, col0 = tile % ({group} * tiles_n) / tall * BN;
-{batches}"
+{batches}{found}"
         )
+    }
+
+    /// The same where rows are those of groups: `own` is the tile's group and its rows, `chosen` a matrix that exists, and `owned` says
+    /// whether there is anything to multiply.
+    fn place_in_groups(&mut self, groups: &Groups, block: &str) -> String {
+        let (tiles_m, tiles_n) = self.tiles();
+        let (tm, tn, rows) =
+            (self.text(&tiles_m), self.text(&tiles_n), self.text(&count(&self.product.rows)));
+        let share = self.form.share();
+        let (high, own) = match share {
+            1 => ("BM".to_owned(), String::new()),
+            _ => (format!("(BM * {share})"), format!(" + (idx)blockIdx.x % {share} * BM")),
+        };
+        let group = (GROUP / share).max(1);
+        let found = groups::find_tile(&self.ends(groups), groups, &rows, &high, "tile_m");
+        format!(
+            "const idx tiles_m = {tm}, tiles_n = {tn};
+const idx batch = 0, tile = {block};
+const idx first_m = tile / ({group} * tiles_n) * {group}, tall = imin<idx>(tiles_m - first_m, {group});
+const idx tile_m = first_m + tile % ({group} * tiles_n) % tall, col0 = tile % ({group} * tiles_n) / tall * BN;
+{found}const idx row0 = own.first{own}, g0 = chosen;
+"
+        )
+    }
+
+    /// The statement that finds a group's part of the depth, where groups are those of the depth.
+    fn found_depth(&mut self) -> String {
+        let Some(groups) = self.product.groups_of_depth() else { return String::new() };
+        let depth = self.text(&count(&self.product.inner));
+        groups::find_depth(&self.ends(groups), &depth, "g0")
+    }
+
+    /// The ends of groups as arguments.
+    fn ends(&mut self, groups: &Groups) -> String {
+        let extents = &self.product.epilogue.ranges;
+        let program = self.product.program;
+        let writer = BodyWriter { program, extents, prefix: "", guard: None, store_guard: None };
+        groups::arguments(&writer, groups, &mut self.uses)
+    }
+
+    /// The number of stages of the depth of a block's tile.
+    pub(crate) fn deep(&mut self) -> String {
+        if self.product.groups_of_depth().is_some() {
+            return "(int)((own.end - own.first + DEPTH - 1) / DEPTH)".to_owned();
+        }
+        let depth = self.text(&count(&self.product.inner).ceil_div(&SymExpr::from_i64(self.form.depth)));
+        match self.product.groups {
+            Some(_) => format!("owned ? (int)({depth}) : 0"),
+            None => format!("(int)({depth})"),
+        }
+    }
+
+    /// The first inner point of stage `now`.
+    pub(crate) fn stage_at(&self, now: &str) -> String {
+        let from = if self.product.groups_of_depth().is_some() { "own.first + " } else { "" };
+        format!("{from}(idx){now} * DEPTH")
     }
 
     /// Numbers of tiles along rows and columns; tiles of blocks that share an operand count once.
     pub(crate) fn tiles(&self) -> (SymExpr, SymExpr) {
         let (bm, bn) = (self.form.tile.0 * self.form.share(), self.form.tile.1);
         let p = self.product;
-        (count(&p.rows).ceil_div(&SymExpr::from_i64(bm)), count(&p.cols).ceil_div(&SymExpr::from_i64(bn)))
+        let high = match p.groups_of_rows() {
+            Some(groups) => groups::tiles(groups, &count(&p.rows), bm),
+            None => count(&p.rows).ceil_div(&SymExpr::from_i64(bm)),
+        };
+        (high, count(&p.cols).ceil_div(&SymExpr::from_i64(bn)))
     }
 
     /// Returns the text up to the tile of sums in shared memory.
@@ -334,14 +402,14 @@ const idx row0 = (first_m + tile % ({group} * tiles_n) % tall) * {high}{own}, co
         out.push_str(&self.place("(idx)blockIdx.x"));
         out.push_str(&self.address(0, "a"));
         out.push_str(&self.address(1, "b"));
-        let depth = self.text(&count(&self.product.inner).ceil_div(&SymExpr::from_i64(self.form.depth)));
+        let depth = self.deep();
         let _ = write!(
             out,
             "Filler<A, T, S, BM, DEPTH, {wa}, {ma}, THREADS> fill_a;
 Filler<B, T, S, BN, DEPTH, {wb}, {mb}, THREADS> fill_b;
 fill_a.begin(row0, a_row);
 fill_b.begin(col0, b_row);
-const int depth = (int)({depth}), share = (depth + PARTS - 1) / PARTS;
+const int depth = {depth}, share = (depth + PARTS - 1) / PARTS;
 const int first = (int)blockIdx.y * share, last = imin<int>(first + share, depth);
 Core core;
 core.clear();
@@ -363,13 +431,14 @@ core.template store<PITCH>(sums);
     /// turns before the first product, which only start copies, have a loop of their own, since conditions for them would stand in
     /// every turn.
     fn stages(&self) -> String {
+        let at = self.stage_at("next");
         let fill = |next: &str, stage: &str| {
             format!(
                 "const int next = {next};
 if (next < last) {{
 u8 *to = memory + {stage} * STAGE;
-fill_a.fill((T *)to, base_a, row0, (idx)next * DEPTH, a_row, a_inner, a_inside);
-fill_b.fill((T *)(to + A::BYTES), base_b, col0, (idx)next * DEPTH, b_row, b_inner, b_inside);
+fill_a.fill((T *)to, base_a, row0, {at}, a_row, a_inner, a_inside);
+fill_b.fill((T *)(to + A::BYTES), base_b, col0, {at}, b_row, b_inner, b_inside);
 }}
 cp_async_commit();
 "
@@ -428,6 +497,9 @@ block_sync();
             ("col", count(&self.product.cols), self.form.tile.1),
         ];
         let mut conditions = Vec::new();
+        if self.product.groups_of_rows().is_some() {
+            conditions.push("row < own.end".to_owned());
+        }
         for (name, points, tile) in lines {
             if self.form.pipeline == Pipeline::Registers || !is_multiple(&points, tile) {
                 conditions.push(format!("{name} < {}", self.text(&points)));
@@ -439,7 +511,7 @@ block_sync();
     /// The launch over all tiles.
     pub(crate) fn launch(&self) -> Launch {
         let (tiles_m, tiles_n) = self.tiles();
-        let tiles = count(&self.product.batch) * tiles_m * tiles_n;
+        let tiles = self.product.entries() * tiles_m * tiles_n;
         let blocks = match self.form.pipeline {
             Pipeline::Persistent { share, most } => {
                 tiles.sym_min(&SymExpr::from_i64(most)) * SymExpr::from_i64(share)

@@ -65,7 +65,15 @@ pub(crate) struct Filling {
 /// How a form fills a device.
 pub(crate) fn filling(product: &Product<'_>, form: &Form, target: &Target) -> Filling {
     let at = |axes| hint(product.program, &count(axes));
-    let (m, n, k, batch) = (at(&product.rows), at(&product.cols), at(&product.inner), at(&product.batch));
+    let (mut m, n, mut k) = (at(&product.rows), at(&product.cols), at(&product.inner));
+    let mut batch = at(&product.batch);
+    // Groups of one size, as long as there are so many places.
+    if product.groups_of_rows().is_some() {
+        batch = batch.min(m).max(1);
+        m = up(m, batch);
+    } else if product.groups.is_some() {
+        k = up(k, batch.max(1));
+    }
     let ((bm, bn), depth) = (form.tile, form.depth);
     let share = form.share();
     let blocks = [up(m, bm * share), up(n, bn), form.parts].into_iter().fold(batch, i64::saturating_mul);

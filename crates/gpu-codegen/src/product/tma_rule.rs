@@ -18,7 +18,8 @@ const PERSISTENT: &[(i64, i64, i64, i64, i64)] =
 
 /// The shapes that a device supports for a product, without those that split the inner dimension.
 pub(crate) fn forms(product: &Product<'_>, unit: Unit, target: &Target) -> Vec<Form> {
-    if !target.wgmma() || unit == Unit::Plain {
+    // A stage of the tensor memory accelerator has all of its depth: it would not end with that of a group.
+    if !target.wgmma() || unit == Unit::Plain || product.groups_of_depth().is_some() {
         return Vec::new();
     }
     let form = |tile, stages, warpgroups: i64, pipeline| Form {

@@ -109,6 +109,14 @@ const int depth = (int)({depth});
         ))
     }
 
+    /// The number of stages of a tile, and the statement that finds it, behind that of the tile's place: a tile without a group has none.
+    fn deep_of_tile(&self) -> (&'static str, &'static str) {
+        match self.product.groups {
+            Some(_) => ("deep", "const int deep = owned ? depth : 0;\n"),
+            None => ("depth", ""),
+        }
+    }
+
     /// Adds the tensor maps and returns the major dimension of each operand.
     fn tma_maps(&mut self) -> Result<[Major; 2], GenError> {
         let (bm, bn) = self.form.tile;
@@ -182,10 +190,11 @@ constexpr int RING = (STAGES * STAGE > SUMS ? STAGES * STAGE : SUMS) + FETCHED;
         let mut out = self.tma_head(majors, &ring)?;
         out.push_str(&self.tiles_of_block());
         out.push_str(&self.place("(idx)blockIdx.x"));
+        let (deep, found) = self.deep_of_tile();
         let wait = if self.fetched.is_empty() { "" } else { "mbarrier_wait(empty + STAGES, 0);\n" };
         let _ = write!(
             out,
-            "const int share = (depth + PARTS - 1) / PARTS, first = (int)blockIdx.y * share, last = imin<int>(first + share, depth);
+            "{found}const int share = ({deep} + PARTS - 1) / PARTS, first = (int)blockIdx.y * share, last = imin<int>(first + share, {deep});
 float *sums = (float *)memory;
 Ring<STAGES> at;
 if (threadIdx.x >= CONSUMERS * 128) {{
@@ -216,10 +225,16 @@ core.template store<PITCH>(sums);
         let mut body = self.tma_head(majors, &ring)?;
         let place = self.place("block");
         let (tiles_m, tiles_n) = self.tiles();
-        let tiles = self.text(&(count(&self.product.batch) * tiles_m * tiles_n));
+        let tiles = self.text(&(self.product.entries() * tiles_m * tiles_n));
+        let (deep, found) = self.deep_of_tile();
         let turns = format!(
-            "for (idx block = (idx)blockIdx.x / SHARE; block < (idx)({tiles}); block += (idx)gridDim.x / SHARE) {{\n{place}"
+            "for (idx block = (idx)blockIdx.x / SHARE; block < (idx)({tiles}); block += (idx)gridDim.x / SHARE) {{\n{place}{found}"
         );
+        // A tile without a group has sums of nothing, and no stage to release.
+        let release = match self.product.groups {
+            Some(_) => "if (deep > 0) mbarrier_arrive<SHARE>(empty + before);\nelse core.clear();\n",
+            None => "mbarrier_arrive<SHARE>(empty + before);\n",
+        };
         let registers = self.form.consumers() > 1;
         let (down, up) = match registers {
             true => ("registers_down<40>();\n", "registers_up<232>();\n"),
@@ -236,14 +251,13 @@ if (warpgroup() == CONSUMERS) {{
 }} else {{
 {up}Core core;
 float *slab = (float *)(memory + STAGES * STAGE) + (threadIdx.x >> 5) * SLAB;
-{turns}{}mbarrier_arrive<SHARE>(empty + before);
-{finish}}}
+{turns}{}{release}{finish}}}
 }}
 bulk_end<SHARE>();
 ",
-            self.produce(majors, "0", "depth"),
+            self.produce(majors, "0", deep),
             self.produce_fetched(),
-            self.consume("0", "depth"),
+            self.consume("0", deep),
         );
         let launch = self.launch();
         let threads = launch.threads;

@@ -301,6 +301,7 @@ fn product() -> (Program, Step) {
         acc: DType::F32,
         zero: 0,
         dequant: None,
+        groups: None,
         epilogue: kernel_ir::Epilogue {
             ranges: [512, 512].map(SymExpr::from_i64).into_iter().collect(),
             insts: b.finish(),

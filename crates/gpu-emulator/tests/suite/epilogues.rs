@@ -194,6 +194,7 @@ fn product(operand: Operand, epilogue: Epilogue) -> Step {
         acc: DType::F32,
         zero: 0,
         dequant: None,
+        groups: None,
         epilogue,
     })
 }
@@ -499,6 +500,7 @@ fn in_place_stores_are_vectors() {
         acc: DType::F32,
         zero: 0,
         dequant: None,
+        groups: None,
         epilogue: epilogue_of_update,
     };
     let step = Step::Matmul(matmul);

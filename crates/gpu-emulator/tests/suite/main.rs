@@ -15,6 +15,7 @@ mod depthwise;
 mod epilogues;
 mod few_rows;
 mod fused_launch;
+mod grouped;
 mod index_calls;
 mod index_operators;
 mod indices;

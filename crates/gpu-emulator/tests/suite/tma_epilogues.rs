@@ -55,6 +55,7 @@ fn product(name: &str, of: &Product, tensors: &[(DType, [i64; 3])]) -> Vec<Strin
         acc: F32,
         zero: 0,
         dequant: None,
+        groups: None,
         epilogue,
     };
     case.run(Step::Matmul(step), copying)

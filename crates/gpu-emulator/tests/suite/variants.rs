@@ -189,6 +189,7 @@ fn product(dtype: DType, [batch, m, k, n]: [i64; 4], along_inner: bool) {
         acc: DType::F32,
         zero: 0,
         dequant: None,
+        groups: None,
         epilogue,
     });
     let mut expected = Vec::new();

@@ -60,6 +60,7 @@ fn product(dtype: DType, [m, n, k]: [i64; 3]) -> (Program, Step) {
         acc: DType::F32,
         zero: 0,
         dequant: None,
+        groups: None,
         epilogue,
     };
     (p, Step::Matmul(step))

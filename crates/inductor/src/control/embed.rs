@@ -330,7 +330,8 @@ pub(crate) fn rename(step: &mut Step, map: &FxHashMap<BufId, BufId>, shift: &FxH
         Step::Loop(k) => k.stages.iter_mut().for_each(|s| insts(&mut s.insts)),
         Step::Matmul(k) => {
             let quantized = k.dequant.iter_mut().flat_map(|d| [&mut d.factor].into_iter().chain(&mut d.zero));
-            [&mut k.a, &mut k.b].into_iter().chain(quantized).for_each(operand);
+            let ends = k.groups.iter_mut().map(|g| &mut g.ends);
+            [&mut k.a, &mut k.b].into_iter().chain(quantized).chain(ends).for_each(operand);
             insts(&mut k.epilogue.insts);
         }
         Step::Conv(k) => {

@@ -2,7 +2,9 @@
 
 use ir_core::DType;
 use ir_core::SymId;
-use kernel_ir::{Attention, Bind, Conv, Dequant, ExternCall, ExternOp, Matmul, Operand, Program, Step};
+use kernel_ir::{
+    Along, Attention, Bind, Conv, Dequant, ExternCall, ExternOp, Groups, Matmul, Operand, Program, Step,
+};
 use tensor::{Tensor, TensorError, linalg};
 
 use super::memory::Memory;
@@ -118,9 +120,30 @@ fn matmul(
         Some(d) => dequantized(&k.name, &b, d, bindings, memory)?,
         None => b,
     };
-    let product = linalg::matmul(&a, &b, k.acc).map_err(refused(&k.name))?;
+    let product = match &k.groups {
+        Some(g) => by_groups(&k.name, (&a, &b), g, k.acc, bindings, memory)?,
+        None => linalg::matmul(&a, &b, k.acc).map_err(refused(&k.name))?,
+    };
     drop((a, b));
     loops::run_epilogue(program, &k.name, &k.epilogue, &product, bindings, memory)
+}
+
+/// The product of each group's rows, or of each group's part of the depth.
+fn by_groups(
+    name: &str,
+    (a, b): (&Tensor, &Tensor),
+    groups: &Groups,
+    acc: DType,
+    bindings: &Bindings,
+    memory: &Memory,
+) -> Result<Tensor, KernelError> {
+    let ends = memory.operand(name, &groups.ends, bindings)?;
+    let ranges = |places: usize| Groups::ranges(ends.iter().map(|e| e.as_i64()), places);
+    let done = match groups.along {
+        Along::Rows => linalg::grouped_matmul(a, b, &ranges(a.sizes()[0]), acc),
+        Along::Depth => linalg::grouped_sums(a, b, &ranges(b.sizes()[0]), acc),
+    };
+    done.map_err(refused(name))
 }
 
 /// Quantized weights `[…, k, n]` as numbers of double precision.

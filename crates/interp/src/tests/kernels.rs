@@ -275,6 +275,7 @@ fn linear_program() -> Program {
         acc: DType::F32,
         zero: 0,
         dequant: None,
+        groups: None,
         epilogue: Epilogue { ranges: shape("s0, 3"), insts: epilogue.finish() },
     })];
     p

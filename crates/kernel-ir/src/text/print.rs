@@ -194,6 +194,9 @@ impl fmt::Display for Matmul {
             writeln!(f, "  factor {}", d.factor)?;
             d.zero.iter().try_for_each(|zero| writeln!(f, "  zero {zero}"))?;
         }
+        if let Some(g) = &self.groups {
+            writeln!(f, "  groups {} {}", g.along.name(), g.ends)?;
+        }
         epilogue(&self.epilogue, f)
     }
 }

@@ -6,8 +6,9 @@ use ir_core::{DType, Scalar};
 use super::control;
 use super::parse::{Result, buf, dtype, expr, operand, shape};
 use crate::{
-    AccDecl, AccId, Attention, Collective, CollectiveOp, Combine, Conv, Dequant, Epilogue, ExternCall,
-    ExternOp, Inst, InstKind, LinalgOp, LoopKernel, Matmul, ReduceOp, ScalarOp, Stage, Step, StoreMode, Val,
+    AccDecl, AccId, Along, Attention, Collective, CollectiveOp, Combine, Conv, Dequant, Epilogue, ExternCall,
+    ExternOp, Groups, Inst, InstKind, LinalgOp, LoopKernel, Matmul, ReduceOp, ScalarOp, Stage, Step,
+    StoreMode, Val,
 };
 
 /// A kernel or a statement of control flow, if one is next; `depth` lists of steps are open around it.
@@ -88,8 +89,18 @@ fn zero(c: &mut Cursor<'_>) -> Result<i64> {
 fn matmul(c: &mut Cursor<'_>) -> Result<Matmul> {
     let (name, acc, zero, origins) = (name(c)?, acc_dtype(c)?, zero(c)?, origins(c)?);
     let (a, b) = (titled(c, "a")?, titled(c, "b")?);
-    let dequant = dequant(c)?;
-    Ok(Matmul { name, origins, a, b, acc, zero, dequant, epilogue: epilogue(c)? })
+    let (dequant, groups) = (dequant(c)?, groups(c)?);
+    Ok(Matmul { name, origins, a, b, acc, zero, dequant, groups, epilogue: epilogue(c)? })
+}
+
+/// `groups rows` and the ends of groups, where there are any.
+fn groups(c: &mut Cursor<'_>) -> Result<Option<Groups>> {
+    if !c.eat_word("groups") {
+        return Ok(None);
+    }
+    let along = Along::ALL.into_iter().find(|along| c.eat_word(along.name()));
+    let Some(along) = along else { return Err(c.expected("`rows` or `depth`")) };
+    Ok(Some(Groups { ends: operand(c)?, along }))
 }
 
 /// `factor` and `zero` of quantized weights, where there are any.

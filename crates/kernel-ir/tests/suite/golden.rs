@@ -106,9 +106,10 @@ fn a_program_goes_back_to_the_oldest_minor_that_has_all_of_it() {
         let bytes = fs::read(golden(&format!("program_{IR_MAJOR}_{minor}.ffxk"))).unwrap();
         let program = as_written(&bytes);
         assert_eq!(program.needs_minor(), minor, "each version's golden uses what it added");
-        // What may run at once has an older form, one after another, and so have products of integers, as products of floats, and
-        // quantized weights, which are dequantized.
-        let plain = program.with_dequantized_weights().unwrap_or_else(|| program.clone());
+        // What may run at once has an older form, one after another, and so have products of integers, as products of floats, quantized
+        // weights, which are dequantized, and products by groups, as one for each.
+        let single_groups = program.with_products_for_each_group().unwrap_or_else(|| program.clone());
+        let plain = single_groups.with_dequantized_weights().unwrap_or_else(|| single_groups.clone());
         let floats = plain.with_float_products().unwrap_or_else(|| plain.clone());
         let single = floats.one_by_one();
         for older in 0..single.needs_minor() {
@@ -120,7 +121,7 @@ fn a_program_goes_back_to_the_oldest_minor_that_has_all_of_it() {
             assert_eq!(written[6], older as u8);
             let written_at = as_written(&written);
             assert!(
-                written_at == single || written_at == floats || written_at == plain,
+                [&single, &floats, &plain, &single_groups].contains(&&written_at),
                 "minor {minor} at {older}"
             );
             verify(&Program::from_bytes(&written).unwrap()).unwrap();

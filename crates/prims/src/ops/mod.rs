@@ -54,6 +54,7 @@ pub const FAMILIES: &[&[OpDef]] = &[
     primitive::template::OPS,
     primitive::integer::OPS,
     primitive::weights::OPS,
+    primitive::grouped::OPS,
     primitive::value::OPS,
     primitive::movement::OPS,
     primitive::cover::OPS,

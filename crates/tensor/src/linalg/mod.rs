@@ -8,6 +8,7 @@
 mod attention;
 mod attention_backward;
 mod conv;
+mod grouped;
 mod matmul;
 
 use std::num::Wrapping;
@@ -19,6 +20,7 @@ use num_complex::Complex;
 pub use attention::attention;
 pub use attention_backward::{AttentionCotangent, attention_backward};
 pub use conv::{ConvGeometry, conv};
+pub use grouped::{grouped_matmul, grouped_sums};
 pub use matmul::matmul;
 
 use crate::iter::read;

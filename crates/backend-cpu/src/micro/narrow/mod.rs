@@ -40,7 +40,7 @@ pub use pack::NarrowWeights;
 pub(super) use pack::Panels;
 #[cfg(target_arch = "x86_64")]
 pub(super) use product::Laid;
-pub use product::{NarrowMatmul, matmul};
+pub use product::{NarrowMatmul, matmul, matmul_group};
 
 use super::{Isa, MicroError};
 pub(super) use dot::Unit;

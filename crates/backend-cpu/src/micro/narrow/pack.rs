@@ -107,6 +107,28 @@ impl NarrowWeights {
         unsafe { NarrowWeights::of((numbers, isa), Form::Panels, [1, k, n], &element, zero) }
     }
 
+    /// Packs matrices of `bf16`: element `(g, k, n)` is at `ptr + g * strides[0] + k * strides[1] + n * strides[2]`.
+    ///
+    /// # Safety
+    /// All elements must be readable from any thread.
+    ///
+    /// # Errors
+    /// This processor does not have `isa`, or no instructions for these numbers.
+    pub unsafe fn pack_groups(
+        isa: Isa,
+        ptr: *const half::bf16,
+        sizes: [usize; 3],
+        strides: [isize; 3],
+    ) -> Result<NarrowWeights, MicroError> {
+        let from = ptr as usize;
+        let element = |g: usize, k: usize, n: usize| {
+            let at = g as isize * strides[0] + k as isize * strides[1] + n as isize * strides[2];
+            (from as *const half::bf16).wrapping_offset(at).cast::<u8>()
+        };
+        // SAFETY: the caller's promise.
+        unsafe { NarrowWeights::of((Narrow::Bf16, isa), Form::Panels, sizes, &element, 0) }
+    }
+
     /// Packs the matrices of `[groups, k, n]`, whose elements are at `element(group, k, n)`.
     ///
     /// # Safety

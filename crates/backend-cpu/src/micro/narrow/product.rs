@@ -60,6 +60,16 @@ pub struct NarrowMatmul<'a> {
 /// B is that of a convolution.
 pub unsafe fn matmul(call: &NarrowMatmul<'_>) -> Result<(), MicroError> {
     same("groups of packed weights", 1, call.b.shape()[0])?;
+    // SAFETY: the caller's promise.
+    unsafe { matmul_group(call, 0) };
+    Ok(())
+}
+
+/// Multiplies by one of several matrices.
+///
+/// # Safety
+/// As [`matmul`]; there is such a matrix.
+pub unsafe fn matmul_group(call: &NarrowMatmul<'_>, group: usize) {
     let size = call.b.numbers.size();
     let entries: usize = call.batch.iter().map(|d| d.size).product();
     let rows = |entry: usize| Strided {
@@ -69,11 +79,10 @@ pub unsafe fn matmul(call: &NarrowMatmul<'_>) -> Result<(), MicroError> {
         numbers: call.b.numbers,
     };
     let all: Vec<Strided> = (0..entries).map(rows).collect();
-    let job = |(batch, rows)| (rows as &dyn Rows, Job { group: 0, batch, column: 0 });
+    let job = |(batch, rows)| (rows as &dyn Rows, Job { group, batch, column: 0 });
     let jobs: Vec<(&dyn Rows, Job)> = all.iter().enumerate().map(job).collect();
     // SAFETY: the caller's promise.
     unsafe { run(&jobs, call.m, call.b, call.hook) };
-    Ok(())
 }
 
 /// Rows of a strided matrix.

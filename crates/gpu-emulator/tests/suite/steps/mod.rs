@@ -96,6 +96,13 @@ impl Case {
         })
     }
 
+    /// A list of integers.
+    pub fn integers(&mut self, values: &[i64]) -> Operand {
+        let operand = self.operand(DType::I32, &[values.len() as i64], &[1]);
+        self.data[operand.buf.0 as usize] = values.iter().map(|x| *x as f64).collect();
+        operand
+    }
+
     pub fn operand(&mut self, dtype: DType, sizes: &[i64], strides: &[i64]) -> Operand {
         let buf = self.buffer(dtype, sizes, strides);
         Operand { buf, sizes: shape(sizes), strides: shape(strides), offset: SymExpr::ZERO }
@@ -279,6 +286,7 @@ fn encode(dtype: DType, values: &[f64]) -> Vec<u8> {
     };
     let bytes = |x: &f64| match dtype {
         F32 => (*x as f32).to_le_bytes().to_vec(),
+        DType::I32 => (*x as i32).to_le_bytes().to_vec(),
         BF16 => (((*x as f32).to_bits() >> 16) as u16).to_le_bytes().to_vec(),
         _ => half(*x as f32).to_le_bytes().to_vec(),
     };
@@ -343,6 +351,7 @@ pub fn product_on(
         acc: F32,
         zero: 0,
         dequant: None,
+        groups: None,
         epilogue,
     };
     case.run_on(emulator, Step::Matmul(step), choose)

@@ -241,6 +241,7 @@ fn step(rng: &mut Rng, p: &Program) -> Step {
                 acc,
                 zero: 0,
                 dequant: None,
+                groups: None,
                 epilogue: epilogue(rng, p, rank),
             })
         }

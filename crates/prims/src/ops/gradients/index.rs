@@ -10,7 +10,7 @@ use crate::ops::gradients::scalar::{Grads, conj};
 use crate::{Builder, GradCall, OpError};
 
 /// The cotangent of the first result, where there is one and it is a float.
-fn cotangent(b: &Builder<'_>, call: &GradCall<'_>) -> Result<Option<ValueId>, OpError> {
+pub(super) fn cotangent(b: &Builder<'_>, call: &GradCall<'_>) -> Result<Option<ValueId>, OpError> {
     match call.cotangents.first() {
         Some(Some(g)) if b.dtype(*g)?.is_inexact() => Ok(Some(*g)),
         _ => Ok(None),
@@ -18,7 +18,7 @@ fn cotangent(b: &Builder<'_>, call: &GradCall<'_>) -> Result<Option<ValueId>, Op
 }
 
 /// No gradients: one entry an argument, one an item for lists of tensors.
-fn none(call: &GradCall<'_>) -> Vec<Option<ValueId>> {
+pub(super) fn none(call: &GradCall<'_>) -> Vec<Option<ValueId>> {
     let places = |arg: &Arg| match arg {
         Arg::List(items) if items.iter().any(|a| matches!(a, Arg::Value(_))) => items.len(),
         _ => 1,

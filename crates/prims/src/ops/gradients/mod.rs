@@ -2,6 +2,7 @@
 
 pub(in crate::ops) mod attention;
 pub(in crate::ops) mod backward;
+pub(in crate::ops) mod grouped;
 pub(in crate::ops) mod index;
 pub(in crate::ops) mod movement;
 pub(in crate::ops) mod reverse;

@@ -1,11 +1,10 @@
 //! Products with one of several matrices, selected row by row: mixtures of experts.
 
 use fx_ir::{Arg, ValueId};
-use ir_core::{DType, SymExpr};
-use kernel_ir::ReduceOp;
+use ir_core::DType;
 use smallvec::smallvec;
 
-use crate::ops::shapes::shape::{self, out};
+use crate::ops::shapes::shape::out;
 use crate::{Builder, Call, OpDef, OpError, Outs};
 
 /// The entries.
@@ -55,58 +54,26 @@ fn grouped(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
     }
 }
 
-/// For each of `count` positions the number of its group `[count]`: how many ends are not after it.
-fn groups_of(b: &mut Builder<'_>, c: &Call<'_>, count: &SymExpr) -> Result<ValueId, OpError> {
-    let offs = b.cast(c.value("offs")?, DType::I64)?;
-    let numbers = shape::iota_at(b, count, 0, 2)?;
-    let ends = b.unsqueeze(offs, 0)?;
-    let passed = b.ge(numbers, ends)?;
-    let passed = b.cast(passed, DType::I64)?;
-    b.reduce(ReduceOp::Sum, passed, &[1], true)
-}
-
-/// `[m, k]` rows by the matrix of their group `[g, k, n]`. Every matrix multiplies all rows; each row keeps the product of its
-/// own. The cost is that of as many products as there are matrices.
+/// `[m, k]` rows by the matrix of their group `[g, k, n]`.
 fn of_rows(b: &mut Builder<'_>, c: &Call<'_>, x: ValueId, w: ValueId) -> Result<ValueId, OpError> {
-    let (sizes_x, sizes_w) = (b.sizes(x)?, b.sizes(w)?);
-    let ([rows, _], [groups, _, columns]) = (&sizes_x[..], &sizes_w[..]) else {
-        return Err(c.invalid("takes rows [m, k] and matrices [g, k, n]"));
-    };
-    let groups = shape::known(c, groups, "number of matrices")?;
-    let group = groups_of(b, c, rows)?;
-    let dtype = b.dtype(x)?;
-    let full = [rows.clone(), columns.clone()];
-    let mut result = b.full(&full, 0i64, dtype)?;
-    for g in 0..groups {
-        let matrix = shape::select(b, w, 0, SymExpr::from_i64(g))?;
-        let y = b.call1("prims.matmul", vec![x.into(), matrix.into()])?;
-        let own = b.eq(group, g)?;
-        let own = b.expand(own, &full)?;
-        result = b.select(own, y, result)?;
-    }
-    Ok(result)
+    by_groups(b, c, "prims.grouped_matmul", x, w)
 }
 
 /// `[m, k] × [k, n]` summed over each group of `k` alone: `[g, m, n]`.
 fn of_sums(b: &mut Builder<'_>, c: &Call<'_>, x: ValueId, w: ValueId) -> Result<ValueId, OpError> {
-    let (sizes_x, sizes_w, ends) = (b.sizes(x)?, b.sizes(w)?, b.sizes(c.value("offs")?)?);
-    let ([rows, depth], [_, columns], [groups]) = (&sizes_x[..], &sizes_w[..], &ends[..]) else {
-        return Err(c.invalid("takes matrices [m, k] and [k, n]"));
-    };
-    let groups = shape::known(c, groups, "number of groups")?;
-    let group = groups_of(b, c, depth)?;
-    let (dtype, wide) = (b.dtype(w)?, [depth.clone(), columns.clone()]);
-    let none = b.full(&wide, 0i64, dtype)?;
-    let mut parts: Vec<Arg> = Vec::new();
-    for g in 0..groups {
-        let own = b.eq(group, g)?;
-        let own = b.expand(own, &wide)?;
-        let kept = b.select(own, w, none)?;
-        let y = b.call1("prims.matmul", vec![x.into(), kept.into()])?;
-        parts.push(b.unsqueeze(y, 0)?.into());
+    by_groups(b, c, "prims.grouped_sums", x, w)
+}
+
+fn by_groups(
+    b: &mut Builder<'_>,
+    c: &Call<'_>,
+    target: &str,
+    x: ValueId,
+    w: ValueId,
+) -> Result<ValueId, OpError> {
+    let mut ends = c.value("offs")?;
+    if !matches!(b.dtype(ends)?, DType::I32 | DType::I64) {
+        ends = b.cast(ends, DType::I64)?;
     }
-    if parts.is_empty() {
-        return b.full(&[SymExpr::ZERO, rows.clone(), columns.clone()], 0i64, dtype);
-    }
-    b.call1("aten.cat.default", vec![Arg::List(parts), 0i64.into()])
+    b.call1(target, vec![x.into(), w.into(), ends.into()])
 }

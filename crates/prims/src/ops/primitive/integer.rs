@@ -31,7 +31,7 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
             meta: meta_matmul,
             lower: Lower::Template(|c| {
                 let (a, b) = (c.call.value("a")?, c.call.value("b")?);
-                Ok(TemplateSpec::Matmul { a, b, zero: c.call.int("zero")?, dequant: None })
+                Ok(TemplateSpec::Matmul { a, b, zero: c.call.int("zero")?, dequant: None, groups: None })
             }),
             complex: ComplexRule::REAL_ONLY,
             batch: NO_BATCH,

@@ -29,7 +29,7 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
             meta: meta_matmul,
             lower: Lower::Template(|c| {
                 let (a, b) = (c.call.value("a")?, c.call.value("b")?);
-                Ok(TemplateSpec::Matmul { a, b, zero: 0, dequant: None })
+                Ok(TemplateSpec::Matmul { a, b, zero: 0, dequant: None, groups: None })
             }),
             complex: ComplexRule::Rule(crate::ops::complex_numbers::prims::matmul),
             batch: BatchRule::Rule(crate::ops::batches::rules::matmul),

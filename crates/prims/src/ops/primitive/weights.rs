@@ -27,7 +27,7 @@ pub(in crate::ops) const OPS: &[OpDef] = &[OpDef {
         lower: Lower::Template(|c| {
             let c = &c.call;
             let dequant = Some((c.value("factor")?, c.opt_value("zero")?));
-            Ok(TemplateSpec::Matmul { a: c.value("a")?, b: c.value("b")?, zero: 0, dequant })
+            Ok(TemplateSpec::Matmul { a: c.value("a")?, b: c.value("b")?, zero: 0, dequant, groups: None })
         }),
         complex: ComplexRule::REAL_ONLY,
         batch: BatchRule::Refused("products with quantized weights are made after all transforms"),

@@ -26,6 +26,22 @@ pub(in crate::ops) fn matmul(call: &LowerCall<'_>) -> Ways {
     Ok(ways)
 }
 
+/// Columns of the matrices; sums over parts of what rows and matrices have in common. Which rows a rank had would depend on data.
+pub(in crate::ops) fn grouped_matmul(call: &LowerCall<'_>) -> Ways {
+    let mut ways = vec![way(vec![WHOLE, Placement::shard(2), WHOLE], vec![Placement::shard(1)])];
+    ways.push(way(vec![Placement::shard(1), Placement::shard(1), WHOLE], vec![SUM]));
+    ways.extend(passing(call, Passes::SumsIn(&[0, 1]), 1));
+    Ok(ways)
+}
+
+/// Rows of the left operand, columns of the right one.
+pub(in crate::ops) fn grouped_sums(call: &LowerCall<'_>) -> Ways {
+    let mut ways = vec![way(vec![Placement::shard(0), WHOLE, WHOLE], vec![Placement::shard(1)])];
+    ways.push(way(vec![WHOLE, Placement::shard(1), WHOLE], vec![Placement::shard(2)]));
+    ways.extend(passing(call, Passes::SumsIn(&[0, 1]), 1));
+    Ok(ways)
+}
+
 /// Images, channels of the output, sums over parts of the input's channels; groups, each with its channels.
 pub(in crate::ops) fn conv(call: &LowerCall<'_>) -> Ways {
     let (input, weight) = (call.meta("input")?, call.meta("weight")?);
