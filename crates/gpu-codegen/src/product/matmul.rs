@@ -132,6 +132,7 @@ fn by_groups<'a>(program: &'a Program, k: &'a Matmul, groups: &'a Groups) -> Opt
         program,
         epilogue: &k.epilogue,
         dtype,
+        is_convolution: false,
         operands: [operand(&k.a), operand(&k.b)],
         batch: vec![batch],
         rows: vec![axis(&ranges[row], [a.first()?, &SymExpr::ZERO], Some(row))],

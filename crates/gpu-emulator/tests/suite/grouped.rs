@@ -23,7 +23,7 @@ fn nvidia(program: &Program, step: &Step) -> BTreeMap<String, Variant> {
     let mut all = BTreeMap::new();
     for multiprocessors in [2, 132] {
         for tf32 in [false, true] {
-            let target = Target { multiprocessors, tf32, ..Target::HOPPER };
+            let target = Target { multiprocessors, tf32: tf32.into(), ..Target::HOPPER };
             let list = all_of(program, step, &target).into_iter();
             all.extend(list.map(|(name, candidate)| (format!("{name} of {multiprocessors}"), candidate)));
         }

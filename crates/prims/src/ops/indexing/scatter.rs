@@ -424,6 +424,16 @@ fn masked_scatter(b: &mut Builder<'_>, c: &Call<'_>) -> Made {
     let numbers = b.cast(line, DType::I64)?;
     let running = b.call1("prims.cumsum", vec![numbers.into(), 0i64.into()])?;
     let place = b.sub(running, 1i64)?;
+    // A source that may be empty, where no element of the mask is true, has an element for the places that nothing is taken from.
+    let some = n.range(&b.graph().symbols).0.is_some_and(|least| least >= 1);
+    let (source, n) = if some {
+        (source, n)
+    } else {
+        let dtype = b.dtype(source)?;
+        let zero = b.full(&[SymExpr::ONE], 0i64, dtype)?;
+        let parts = Arg::List(vec![source.into(), zero.into()]);
+        (b.call1("aten.cat.default", vec![parts, 0i64.into()])?, n + 1)
+    };
     let place = clamped(b, place, &n)?;
     let values = shape::index(b, source, &[place], 0)?;
     let values = b.reshape(values, &sizes)?;
