@@ -488,6 +488,12 @@ fn layers_of_no_batch_and_of_one() {
         one("normalize", &rows, |x| {
             x.call("aten.linalg_vector_norm.default", [2.0.into(), ints(&[1]).into(), true.into()])
         }),
+        // Without rows there is nothing to take from, and the mask is false everywhere.
+        one("masked_scatter", &rows, |x| {
+            let sums = x.sum_dims(&[0], false);
+            let mask = sums.call("aten.gt.Scalar", [0.0.into()]);
+            sums.call("aten.masked_scatter.default", [mask.into(), x.into()])
+        }),
         one("argsort", &rows, |x| x.call("aten.argsort.default", [1i64.into()])),
         one("bucket of quarters", &rows, |x| {
             x.call("aten.floor.default", []).call("aten.clamp.default", [(-1.0).into(), 1.0.into()])
