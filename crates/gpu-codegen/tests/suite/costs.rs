@@ -78,7 +78,8 @@ fn predictions_are_times_of_candidates_that_a_step_has() {
     for n in 0..300 {
         let program = product(&mut random);
         let costs = Some(Costs(model.clone()));
-        let target = Target { costs, tf32: (n % 2 == 0).into(), ..Target::of_architecture("sm_90a").unwrap() };
+        let target =
+            Target { costs, tf32: (n % 2 == 0).into(), ..Target::of_architecture("sm_90a").unwrap() };
         let step = &program.steps[0];
         let Some(work) = StepWork::of(&program, step, &target) else { continue };
         // Long products' texts are what takes time here.

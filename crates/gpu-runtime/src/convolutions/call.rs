@@ -193,7 +193,9 @@ pub fn candidates<C: Convolutions>(
 ) -> Vec<Candidate> {
     let Some(library) = library else { return Vec::new() };
     let as_transposed = as_transposed(k);
-    let Some(analysis) = StepAnalysis::best(program, k, as_transposed.as_ref(), target.tf32.of_convolutions()) else {
+    let Some(analysis) =
+        StepAnalysis::best(program, k, as_transposed.as_ref(), target.tf32.of_convolutions())
+    else {
         return Vec::new();
     };
     let as_it_is = with_folding(library, &analysis, step, target, None);

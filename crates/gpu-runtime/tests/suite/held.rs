@@ -72,8 +72,13 @@ impl Returned {
         let first = self.first;
         for (tensor, more) in [(&mut self.y, 1.0), (&mut self.z, 2.0)] {
             // SAFETY: the mock's memory is host memory, and the tensor has this many elements.
-            let got = unsafe { std::slice::from_raw_parts(tensor.as_mut_ptr().cast::<f32>(), COUNT as usize) };
-            assert!(got.iter().enumerate().all(|(n, v)| *v == first + n as f32 + more), "{first} {:?}", &got[..3]);
+            let got =
+                unsafe { std::slice::from_raw_parts(tensor.as_mut_ptr().cast::<f32>(), COUNT as usize) };
+            assert!(
+                got.iter().enumerate().all(|(n, v)| *v == first + n as f32 + more),
+                "{first} {:?}",
+                &got[..3]
+            );
         }
     }
 }
@@ -84,12 +89,14 @@ impl Layer {
         driver.multiplies = true;
         let counts = Arc::clone(&driver.counts);
         let settings = Settings { mode: Mode::ReduceOverhead, ..Settings::default() };
-        let code = Compiled::with(&DeviceMemory::new(Arc::new(driver)), LAYER.parse().unwrap(), settings).unwrap();
+        let code =
+            Compiled::with(&DeviceMemory::new(Arc::new(driver)), LAYER.parse().unwrap(), settings).unwrap();
         Layer { code, counts, weight: Matrix::new(0.0) }
     }
 
     fn call(&self, x: &Matrix) -> Returned {
-        let w = TensorView::from_slice(&self.weight.floats()[..625], DType::F32, &[25, 25], &[25, 1]).unwrap();
+        let w =
+            TensorView::from_slice(&self.weight.floats()[..625], DType::F32, &[25, 25], &[25, 1]).unwrap();
         let mut all = self.code.execute(&[x.view(), w]).unwrap();
         let (z, y) = (all.pop().unwrap(), all.pop().unwrap());
         let mut returned = Returned { first: x.floats()[0], y, z };
@@ -205,7 +212,8 @@ fn threads_never_see_each_others_results() {
         for thread in 0..4 {
             let layer = &layer;
             scope.spawn(move || {
-                let inputs: Vec<Matrix> = (0..5).map(|n| Matrix::new(1000.0 * thread as f32 + n as f32)).collect();
+                let inputs: Vec<Matrix> =
+                    (0..5).map(|n| Matrix::new(1000.0 * thread as f32 + n as f32)).collect();
                 let mut held = Vec::new();
                 for n in 0..200 {
                     held.push(layer.call(&inputs[n % 5]));

@@ -152,7 +152,12 @@ fn fill<D: Driver>(
 }
 
 fn settings(case: &Case) -> Settings {
-    Settings { mode: Mode::MaxAutotune, tf32: Some(case.tf32.into()), costs: CostModel::Off, ..Settings::default() }
+    Settings {
+        mode: Mode::MaxAutotune,
+        tf32: Some(case.tf32.into()),
+        costs: CostModel::Off,
+        ..Settings::default()
+    }
 }
 
 /// A row of the table.

@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex};
 
 use gpu_codegen::Target;
 use gpu_runtime::{
-    Arguments, Candidate, Driver, GpuError, Grid, HostMemory, LibraryCall, Module, Part, Recorder, Recording, Work,
+    Arguments, Candidate, Driver, GpuError, Grid, HostMemory, LibraryCall, Module, Part, Recorder, Recording,
+    Work,
 };
 use kernel_ir::{BufId, InstKind, Program, Step};
 use plugin_sdk::DeviceId;
@@ -81,7 +82,11 @@ struct Multiply {
 impl LibraryCall for Multiply {
     unsafe fn run(&self, work: &Work<'_>) -> Result<(), GpuError> {
         let launch = vec![(work.address)(self.from), (work.address)(self.to)];
-        if self.recorder.is_on() { self.recorder.note(Noted::Library(launch)) } else { run(&launch) }
+        if self.recorder.is_on() {
+            self.recorder.note(Noted::Library(launch))
+        } else {
+            run(&launch)
+        }
         Ok(())
     }
 }

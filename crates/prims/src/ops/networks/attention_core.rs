@@ -135,7 +135,9 @@ fn by_heads(b: &mut Builder<'_>, left: ValueId, right: ValueId, grouped: bool) -
         return b.call1("aten.matmul.default", vec![left.into(), right.into()]);
     };
     let rest = of_left[rank - 3].modulo(shared);
-    b.require_equal(&rest, &SymExpr::ZERO, |_| "the heads of queries are no multiple of those of keys".into())?;
+    b.require_equal(&rest, &SymExpr::ZERO, |_| {
+        "the heads of queries are no multiple of those of keys".into()
+    })?;
     let rows = &of_left[rank - 2] * &of_left[rank - 3].floor_div(shared);
     let lead = of_left[..rank - 3].iter().cloned();
     let folded: Shape = lead.chain([shared.clone(), rows, of_left[rank - 1].clone()]).collect();
