@@ -1,4 +1,4 @@
-//! Batching rules of products by groups: the batch becomes more rows, more columns or more groups.
+//! Batching rules of products by groups: the batch becomes more rows or more columns.
 
 use fx_ir::ValueId;
 use ir_core::{DType, SymExpr};
@@ -20,7 +20,8 @@ fn operands(call: &BatchCall<'_>) -> Result<Operands, OpError> {
     Ok(Operands { a, b, ends, batched: [a, b, ends].map(|v| call.is_batched(v)) })
 }
 
-/// Matrices that all have in common multiply all rows of a group; else each entry of the batch has groups of its own.
+/// Matrices that all have in common multiply all rows of a group; where entries have groups of their own, which may be any number, each
+/// group is a product of all rows.
 pub(in crate::ops) fn rows(b: &mut Builder<'_>, call: &BatchCall<'_>) -> Made {
     let Operands { a, b: w, ends, batched } = operands(call)?;
     let (sizes_a, sizes_w) = (call.sizes(b, a)?, call.sizes(b, w)?);
@@ -42,17 +43,23 @@ pub(in crate::ops) fn rows(b: &mut Builder<'_>, call: &BatchCall<'_>) -> Made {
             out(b.permute(y, &[1, 0, 2])?)
         }
         _ => {
-            let folded = fold(b, call, ends, m)?;
-            let a = super::rules::folded(b, call, a)?;
-            let w = super::rules::folded(b, call, w)?;
-            let y = b.call1("prims.grouped_matmul", vec![a.into(), w.into(), folded.ends.into()])?;
-            let y = b.reshape(y, &call.with_batch(&[m.clone(), n.clone()]))?;
-            out(kept(b, folded.owned, y)?)
+            let (a, w) = (call.front(b, a)?, call.front(b, w)?);
+            let (own, groups) = owners(b, call, ends, m)?;
+            let full = call.with_batch(&[m.clone(), n.clone()]);
+            let mut result = b.full(&full, 0i64, b.dtype(a)?)?;
+            for g in 0..groups {
+                let matrix = shape::select(b, w, 1, SymExpr::from_i64(g))?;
+                let y = b.call1("prims.matmul", vec![a.into(), matrix.into()])?;
+                let own = b.eq(own, g)?;
+                let own = b.expand(own, &full)?;
+                result = b.select(own, y, result)?;
+            }
+            out(result)
         }
     }
 }
 
-/// One operand's batch is more rows or columns; else each entry of the batch has groups of its own.
+/// One operand's batch is more rows or columns; where entries have groups of their own each group is a product of the whole depth.
 pub(in crate::ops) fn sums(b: &mut Builder<'_>, call: &BatchCall<'_>) -> Made {
     let Operands { a, b: w, ends, batched } = operands(call)?;
     let (sizes_a, sizes_w) = (call.sizes(b, a)?, call.sizes(b, w)?);
@@ -73,15 +80,22 @@ pub(in crate::ops) fn sums(b: &mut Builder<'_>, call: &BatchCall<'_>) -> Made {
             out(b.permute(y, &[2, 0, 1, 3])?)
         }
         _ => {
-            let folded = fold(b, call, ends, k)?;
-            let a = call.front(b, a)?;
-            let a = b.permute(a, &[1, 0, 2])?;
-            let a = shape::merge_dims(b, a, 1, 2)?;
-            let w = call.front(b, w)?;
-            let w = kept(b, folded.owned, w)?;
-            let w = shape::merge_dims(b, w, 0, 2)?;
-            let y = b.call1("prims.grouped_sums", vec![a.into(), w.into(), folded.ends.into()])?;
-            out(b.reshape(y, &[size.clone(), groups, m.clone(), n.clone()])?)
+            let (a, w) = (call.front(b, a)?, call.front(b, w)?);
+            let (own, count) = owners(b, call, ends, k)?;
+            let (full, dtype) = (call.with_batch(&[k.clone(), n.clone()]), b.dtype(w)?);
+            let none = b.full(&full, 0i64, dtype)?;
+            let mut parts = Vec::new();
+            for g in 0..count {
+                let own = b.eq(own, g)?;
+                let own = b.expand(own, &full)?;
+                let kept = b.select(own, w, none)?;
+                let y = b.call1("prims.matmul", vec![a.into(), kept.into()])?;
+                parts.push(b.unsqueeze(y, 1)?);
+            }
+            if parts.is_empty() {
+                return out(b.full(&call.with_batch(&[groups, m.clone(), n.clone()]), 0i64, dtype)?);
+            }
+            out(shape::cat(b, &parts, 1)?)
         }
     }
 }
@@ -92,39 +106,23 @@ fn scaled(b: &mut Builder<'_>, ends: ValueId, size: &SymExpr) -> Result<ValueId,
     b.mul(ends, size.clone())
 }
 
-/// Groups of a whole batch.
-struct Folded {
-    /// `[batch · g]`: no group of an entry ends behind its places.
-    ends: ValueId,
-    /// `[batch, places, 1]`: whether a place is in a group. In the folded list the places that are in none are in the first group of the
-    /// next entry.
-    owned: ValueId,
-}
-
-fn fold(
+/// The group of each place of each entry, `[batch, places, 1]`, and the number of groups, which is that of a place without one.
+fn owners(
     b: &mut Builder<'_>,
     call: &BatchCall<'_>,
     ends: ValueId,
     places: &SymExpr,
-) -> Result<Folded, OpError> {
+) -> Result<(ValueId, i64), OpError> {
+    let groups = shape::known(call.call, &call.sizes(b, ends)?[0], "number of groups")?;
     let ends = call.front(b, ends)?;
     let ends = b.cast(ends, DType::I64)?;
+    let ends = b.unsqueeze(ends, 1)?;
     let numbers = iota_at(b, places, 1, 3)?;
-    let later = b.unsqueeze(ends, 1)?;
-    let later = b.gt(later, numbers)?;
-    let owned = b.reduce(ReduceOp::Any, later, &[2], true)?;
-    let ends = b.maximum(ends, 0)?;
-    let ends = b.minimum(ends, places.clone())?;
-    let firsts = iota_at(b, call.size, 0, 2)?;
-    let firsts = b.mul(firsts, places.clone())?;
-    let ends = b.add(ends, firsts)?;
-    Ok(Folded { ends: shape::merge_dims(b, ends, 0, 2)?, owned })
-}
-
-/// The places that are in a group; others are zeros.
-fn kept(b: &mut Builder<'_>, owned: ValueId, v: ValueId) -> Result<ValueId, OpError> {
-    let meta = b.meta(v)?.clone();
-    let none = b.full(&meta.sizes, 0i64, meta.dtype)?;
-    let owned = b.expand(owned, &meta.sizes)?;
-    b.select(owned, v, none)
+    let later = b.gt(ends, numbers)?;
+    let own = iota_at(b, &SymExpr::from_i64(groups), 2, 3)?;
+    let sizes = b.sizes(later)?;
+    let own = b.expand(own, &sizes)?;
+    let none = b.full(&sizes, groups, DType::I64)?;
+    let own = b.select(later, own, none)?;
+    Ok((b.reduce(ReduceOp::Min, own, &[2], true)?, groups))
 }
