@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import logging
@@ -17,10 +18,35 @@ from typing import Any, Callable
 import torch
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch._inductor.output_code import OutputCode
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from . import _native
 from .options import Options
 from .runner import Recipe
+
+
+@dataclasses.dataclass
+class Written:
+    """A tensor as bytes. Torch reads and writes its entries while tensors are fake, when pickles of a device's tensors fail."""
+
+    data: bytes
+    dtype: torch.dtype
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    device: str
+
+    @staticmethod
+    def of(t: torch.Tensor) -> Written:
+        with unset_fake_temporarily(), torch.no_grad():
+            flat = t.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+            return Written(flat.numpy().tobytes(), t.dtype, tuple(t.shape), t.stride(), str(t.device))
+
+    def read(self) -> torch.Tensor:
+        with unset_fake_temporarily(), torch.no_grad():
+            made = torch.empty_strided(self.sizes, self.strides, dtype=self.dtype, device=self.device)
+            if self.data:
+                made.copy_(torch.frombuffer(bytearray(self.data), dtype=self.dtype).reshape(self.sizes))
+            return made
 
 
 class Compiled(OutputCode):
@@ -44,6 +70,20 @@ class Compiled(OutputCode):
         if self.recipe is None:
             raise BypassAOTAutogradCache("torch runs a part of this graph")
         self.function = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(self.__dict__)
+        if self.recipe is not None and self.recipe.constants:
+            written = [Written.of(t) for t in self.recipe.constants]
+            state["recipe"] = dataclasses.replace(self.recipe, constants=[])
+            state["constants_written"] = written
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        written = state.pop("constants_written", [])
+        self.__dict__.update(state)
+        if written:
+            self.recipe = dataclasses.replace(self.recipe, constants=[w.read() for w in written])
 
     def post_compile(self, example_inputs: Any, constants: Any, graph_kwargs: Any) -> None:
         if self.function is None:

@@ -13,7 +13,7 @@ from typing import Any, Callable
 import torch
 from torch.fx import GraphModule, Node
 
-from . import _native, runner, segments
+from . import _native, host_constants, runner, segments
 from .graph import mutated_inputs
 from .options import Options
 
@@ -31,6 +31,7 @@ def compiled(gm: GraphModule, options: Options, constants: set[str]) -> tuple[ru
 
     Raises ``Unsupported`` with all nodes that are not supported, where ``fallback`` is ``error``.
     """
+    host_constants.fold(gm)
     try:
         if ordered := segments.ordered(gm, options):
             raise _native.Unsupported(ordered[0][2], ordered)
