@@ -14,16 +14,12 @@ import torch
 from torch.fx import GraphModule, Node
 
 from . import _native, host_constants, runner, segments
-from .graph import mutated_inputs
 from .options import Options
+from .plain import FallbackWarning
 
 log = logging.getLogger("ferroflux")
 
 _warned: set[str] = set()
-
-
-class FallbackWarning(UserWarning):
-    """Operators that torch runs."""
 
 
 def compiled(gm: GraphModule, options: Options, constants: set[str]) -> tuple[runner.Recipe | None, Callable[[list], list]]:
@@ -36,7 +32,7 @@ def compiled(gm: GraphModule, options: Options, constants: set[str]) -> tuple[ru
         if ordered := segments.ordered(gm, options):
             raise _native.Unsupported(ordered[0][2], ordered)
         recipe = runner.recipe(gm, options, constants)
-        return recipe, recipe.function(None if options.fallback == "error" else Plain(gm))
+        return recipe, recipe.function()
     except _native.Unsupported as e:
         refused = e.args[1]
         if options.fallback == "error":
@@ -94,34 +90,6 @@ def partitioned(gm: GraphModule, bad: set[str], options: Options) -> GraphModule
         return gm
 
 
-class Plain:
-    """A graph as torch runs it, for calls that the compiled code refuses: sizes may be beyond what the compiler assumes
-    of them where TorchDynamo, whose guards they pass, assumes nothing."""
-
-    def __init__(self, gm: GraphModule):
-        # Without what tracing noted of the nodes, which would stay alive with the compiled code.
-        self.graph, mapping = torch.fx.Graph(), {}
-        for node in gm.graph.nodes:
-            mapping[node] = self.graph.node_copy(node, mapping.__getitem__)
-            mapping[node].meta = {}
-        self.mutates = bool(mutated_inputs(gm))
-        self.attributes = segments.attributes(gm, self.graph, {})
-        self.module: GraphModule | None = None
-
-    def __call__(self, args: list, error: Exception) -> list:
-        """The results for these arguments. Raises the error where the failed call may have written an input."""
-        if self.mutates and not isinstance(error, _native.Mismatch):
-            raise error
-        if self.module is None:
-            self.module = GraphModule(self.attributes, self.graph)
-            message = f"ferroflux: torch runs calls of a graph that the compiled code refuses: {error}"
-            warnings.warn(message, FallbackWarning, stacklevel=2)
-        given = list(args)
-        args.clear()
-        results = self.module(*given)
-        return list(results) if isinstance(results, (list, tuple)) else [results]
-
-
 class Part(torch.nn.Module):
     """A compiled part in the place of its graph."""
 
@@ -140,7 +108,7 @@ def part_of(module: GraphModule, options: Options) -> Callable[[list], list]:
     """A part compiled, or split again where the compiler refuses more of it."""
     refused: list = []
     try:
-        return runner.recipe(module, options, set()).function(Plain(module))
+        return runner.recipe(module, options, set()).function()
     except _native.Unsupported as e:
         refused = e.args[1]
     except _native.Error as e:

@@ -16,6 +16,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from . import _native, precision
 from .graph import Text
 from .options import Options
+from .plain import Plain
 from .sizes import Refused
 
 LISTENERS: list[Callable[[str, Any], None]] = []
@@ -196,13 +197,15 @@ class Recipe:
     body: str | None
     """Python code of the function around the call; ``None`` where there is nothing to do around it."""
     constants: list[torch.Tensor]
+    plain: Plain | None = None
+    """The graph as torch runs it where the code refuses a call; ``None`` where that is an error."""
 
-    def function(self, otherwise: Callable[[list, Exception], list] | None = None) -> Callable[[list], list]:
-        """Compiles the graph; the result takes a list of arguments, which it empties, and returns a list. ``otherwise`` has the
-        results of calls that fail, from their arguments and the error.
+    def function(self) -> Callable[[list], list]:
+        """Compiles the graph; the result takes a list of arguments, which it empties, and returns a list.
 
         Raises ``Unsupported`` with the nodes that cannot be compiled.
         """
+        otherwise = None if self.plain is None else self.plain.otherwise(self.constants)
         if not self.follows_flags:
             return self._compiled(self.settings, otherwise)
         return precision.following(lambda tf32: self._compiled([*self.settings, (precision.OPTION, tf32)], otherwise))
@@ -252,7 +255,9 @@ def recipe(gm: GraphModule, options: Options, constants: set[str]) -> Recipe:
     body = _body(gm, text, results)
     mode = options.mode_of(backend)
     follows_flags = precision.is_followed(gm, backend, settings)
-    return Recipe(source, places, backend, mode, settings, options.cache, follows_flags, body, text.tensors)
+    names = [str(n.target) for n in text.names if n.op == "get_attr"]
+    plain = None if options.fallback == "error" else Plain.of(gm, names)
+    return Recipe(source, places, backend, mode, settings, options.cache, follows_flags, body, text.tensors, plain)
 
 
 def _body(gm: GraphModule, text: Text, results: Results) -> str | None:

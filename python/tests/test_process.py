@@ -212,6 +212,25 @@ def test_a_second_process_traces_nothing_again(tmp_path):
         assert script(other, **environment).strip() == "0"
 
 
+def test_a_second_process_has_torch_run_what_the_code_refuses(tmp_path):
+    text = """
+        import torch, warnings
+        from torch._dynamo.utils import counters
+        warnings.simplefilter("ignore")
+        offsets = torch.tensor([0, 1])
+        f = torch.compile(lambda x, i: x[i] + offsets, backend="ferroflux")
+        x = torch.arange(4)
+        assert f(x, torch.tensor([0, 3])).tolist() == [0, 4]
+        try:
+            f(x, torch.tensor([0, 4]))
+        except IndexError:
+            print(counters["aot_autograd"]["autograd_cache_hit"])
+        """
+    environment = {"FERROFLUX_CACHE": "on", "FERROFLUX_CACHE_DIR": str(tmp_path), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    assert script(text, **environment).strip() == "0"
+    assert script(text, **environment).strip() == "1"
+
+
 def test_a_second_process_may_leave_out_dynamo_too(tmp_path):
     text = """
         import logging
