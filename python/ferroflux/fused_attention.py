@@ -54,13 +54,17 @@ def _named(gm: GraphModule, call: Node, devices: Collection[str]) -> bool:
     alike = all(value.dim() == result.dim() for value in values) and all(batch == batches[-1] for batch in batches)
     if missing < 0 or not alike or not _is_row_major(result):
         return False
+    # The operator has one size of a head for all, and keeps some of the weights.
+    dropout = given.get("dropout_p", 0.0)
+    if len({expression(value.size(-1)) for value in [*values, result]}) != 1 or not isinstance(dropout, (int, float)) or dropout >= 1:
+        return False
     with gm.graph.inserting_before(call):
         # Autocast, which knows the call but not the operator, has decided on the dtype of the result.
         operands = [
             _widened(gm, _cast(gm, given[name], value, result.dtype), missing) for name, value in zip(PARAMETERS[:3], values)
         ]
         bias = None if mask is None else _bias(gm, mask, result, missing)
-        rest = (True, given.get("dropout_p", 0.0), given.get("is_causal", False))
+        rest = (True, dropout, given.get("is_causal", False))
         several = gm.graph.call_function(FUSED, (*operands, bias, *rest), {"scale": given.get("scale")})
         shown = gm.graph.call_function(operator.getitem, (several, 0))
         if missing:

@@ -95,6 +95,15 @@ def test_is_named_where_torch_would_not_choose_it(compiled, texts, monkeypatch, 
     assert FORWARD in texts[0], texts[0]
 
 
+def test_heads_of_other_sizes_and_dropout_of_all_stay(compiled, monkeypatch):
+    monkeypatch.setattr(fused_attention.ask_for_fused, "__defaults__", (("cpu",),))
+    q, k, v = torch.randn(2, 3, 5, 16), torch.randn(2, 3, 8, 16), torch.randn(2, 3, 8, 24)
+    f = compiled(lambda q, k, v: F.scaled_dot_product_attention(q, k, v))
+    same(f(q, k, v), F.scaled_dot_product_attention(q, k, v), 1e-4)
+    g = compiled(lambda q, k: F.scaled_dot_product_attention(q, k, k, dropout_p=1.0))
+    assert g(q, k).shape == q.shape
+
+
 def test_named_operator_has_the_dtype_of_autocast(compiled, texts, monkeypatch):
     monkeypatch.setattr(fused_attention.ask_for_fused, "__defaults__", (("cpu",),))
     monkeypatch.setattr(fused_attention, "_is_row_major", lambda t: True)

@@ -17,30 +17,39 @@ const WORTH: i64 = 256;
 /// Copies the inputs for which it pays. Whether there were any: then the program wants another plan of its memory.
 pub(super) fn copy_inputs(program: &mut Program) -> bool {
     let mut steps = std::mem::take(&mut program.steps);
-    let mut copies: Vec<(BufId, BufId)> = Vec::new();
+    // Each input with its copy and the step that makes it.
+    let mut copies: Vec<(BufId, BufId, usize)> = Vec::new();
     let mut at = 0;
     while at < steps.len() {
         for input in wanted(program, &steps[at..=at]) {
-            if copies.iter().all(|(from, _)| *from != input) {
+            if copies.iter().all(|(from, ..)| *from != input) {
                 let Some((copy, step)) = copied(program, input) else { continue };
-                copies.push((input, copy));
+                copies.push((input, copy, at));
                 steps.insert(at, step);
                 at += 1;
             }
         }
         at += 1;
     }
-    for_each_product(&mut steps, &mut |k| {
+    for &(input, copy, at) in &copies {
+        read_copy(program, &mut steps[at + 1..], input, copy);
+    }
+    program.steps = steps;
+    !copies.is_empty()
+}
+
+/// Has products read the copy of an input, in steps behind the one that makes it.
+fn read_copy(program: &Program, steps: &mut [Step], input: BufId, copy: BufId) {
+    for_each_product(steps, &mut |k| {
         for operand in [&mut k.a, &mut k.b] {
-            let root = program.root(operand.buf);
-            let Some((_, copy)) = copies.iter().find(|(from, _)| *from == root) else { continue };
-            if let Some(other) = in_rows(program, root, operand, *copy) {
+            if program.root(operand.buf) != input {
+                continue;
+            }
+            if let Some(other) = in_rows(program, input, operand, copy) {
                 *operand = other;
             }
         }
     });
-    program.steps = steps;
-    !copies.is_empty()
 }
 
 /// The inputs that products among these steps should read from a copy.

@@ -183,12 +183,15 @@ impl Product<'_> {
     pub(crate) fn reading(&self, side: usize) -> Reading {
         let (rows, inner) = (merged(self.rows_of(side), side), merged(&self.inner, side));
         let single = if self.dtype.size() == 4 { 1 } else { 0 };
-        // The depth of a group begins anywhere.
+        // The depth of a group begins anywhere, and so do its rows.
         let along_inner = match self.groups_of_depth() {
             None => self.width(side, &inner, &rows).unwrap_or(0),
             Some(_) => 0,
         };
-        let along_rows = self.width(side, &rows, &inner).unwrap_or(0);
+        let along_rows = match self.groups_of_rows() {
+            Some(_) if side == 0 => 0,
+            _ => self.width(side, &rows, &inner).unwrap_or(0),
+        };
         if along_inner > 1 && along_inner >= along_rows {
             return Reading::AlongInner(along_inner);
         }

@@ -246,6 +246,8 @@ impl<'a> Writer<'a> {
         let inside = match is_multiple(points, block) {
             // Behind the depth of a group is that of the next.
             _ if !starts && self.product.groups_of_depth().is_some() => "p < own.end".to_owned(),
+            // The tiles of a group begin at its first row.
+            _ if starts && side == 0 && self.product.groups_of_rows().is_some() => "p < own.end".to_owned(),
             true => "true".to_owned(),
             false => format!("p < {}", self.text(points)),
         };

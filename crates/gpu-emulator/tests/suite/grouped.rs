@@ -56,8 +56,19 @@ fn owner(ends: &[i64], place: i64) -> Option<usize> {
 }
 
 /// Rows `[m, k]` by matrices `[4, k, n]` whose columns are contiguous, or whose inner points are.
-fn rows(target: &Target, dtype: DType, [m, n, k]: [i64; 3], by_columns: bool, choose: Choose) -> Vec<String> {
-    let (mut names, a) = (Vec::new(), [k, 1]);
+fn rows(target: &Target, dtype: DType, sizes: [i64; 3], by_columns: bool, choose: Choose) -> Vec<String> {
+    rows_at(target, dtype, (sizes, [sizes[2], 1]), by_columns, choose)
+}
+
+/// The same with the strides of the left operand.
+fn rows_at(
+    target: &Target,
+    dtype: DType,
+    ([m, n, k], a): ([i64; 3], [i64; 2]),
+    by_columns: bool,
+    choose: Choose,
+) -> Vec<String> {
+    let mut names = Vec::new();
     let b = if by_columns { [k * n, n, 1] } else { [k * n, 1, k] };
     for ends in ends_of(m) {
         let mut case = Case::new(&format!("{m}x{n}x{k} rows of {ends:?}"), dtype);
@@ -129,6 +140,17 @@ fn rows_by_tiles() {
         ran(&rows(&Target::HOPPER, F32, [70, 40, 72], by_columns, nvidia), "fma");
     }
     ran(&rows(&Target::HOPPER, F16, [37, 51, 77], true, nvidia), "mma");
+}
+
+/// As many rows as whole tiles have, whose groups' tiles end elsewhere; and rows that are contiguous along the columns.
+#[test]
+fn rows_of_whole_tiles_and_of_columns() {
+    for dtype in [BF16, F32] {
+        rows(&Target::HOPPER, dtype, [128, 72, 64], true, nvidia);
+        rows_at(&Target::HOPPER, dtype, ([64, 72, 40], [1, 64]), true, nvidia);
+        rows_at(&Target::HOPPER, dtype, ([128, 40, 64], [1, 128]), false, nvidia);
+    }
+    rows_at(&Target::CDNA, BF16, ([64, 64, 64], [1, 64]), false, cdna);
 }
 
 #[test]

@@ -67,6 +67,16 @@ fn given_rows_are_copied_once() {
     c.shows("aten.mm.default", vec![turned.into(), x.into()]);
     assert!(texts(&mut c).contains("576 * "), "the copy has rows of 576");
     c.check_twice(&emulator);
+    // A product before the one that gains reads the input itself.
+    let mut early = Case::new("early");
+    let (grad, narrow, w) =
+        (early.any(BF16, &[272, 521]), early.any(BF16, &[521, 64]), early.any(BF16, &[521, 264]));
+    let first = early.shows("aten.mm.default", vec![grad.into(), narrow.into()]);
+    let turned = early.call("aten.t.default", vec![first.into()]);
+    let second = early.call("aten.mm.default", vec![grad.into(), w.into()]);
+    early.shows("aten.mm.default", vec![turned.into(), second.into()]);
+    assert!(texts(&mut early).contains("576 * "));
+    early.check_twice(&emulator);
     let mut few = Case::new("few columns");
     let (grad, w) = (few.any(BF16, &[72, 521]), few.any(BF16, &[521, 64]));
     few.shows("aten.mm.default", vec![grad.into(), w.into()]);
