@@ -36,7 +36,7 @@ struct Parts {
     v: ValueId,
     added: Added,
     scale: f64,
-    /// Factors of the scores, the same for all keys: with all dimensions of the scores, the last of size 1.
+    /// Factors of the scores, the same for all keys: tensors that broadcast with the scores, whose last dimension has size 1.
     factors: Vec<ValueId>,
 }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use gpu_codegen::{Target, Variant, variants};
 use gpu_emulator::Emulator;
 use ir_core::DType;
-use kernel_ir::{Along, Groups, Matmul, Program, Step};
+use kernel_ir::{Along, Epilogue, Groups, Matmul, Operand, Program, Step};
 
 use crate::steps::{Case, Choose, at, row_major};
 use DType::{BF16, F16, F32};
@@ -55,6 +55,20 @@ fn owner(ends: &[i64], place: i64) -> Option<usize> {
     ends.iter().position(|end| *end > place)
 }
 
+fn product(name: &str, [a, b]: [Operand; 2], groups: Groups, epilogue: Epilogue) -> Step {
+    Step::Matmul(Matmul {
+        name: name.into(),
+        origins: vec![],
+        a,
+        b,
+        acc: F32,
+        zero: 0,
+        dequant: None,
+        groups: Some(groups),
+        epilogue,
+    })
+}
+
 /// Rows `[m, k]` by matrices `[4, k, n]` whose columns are contiguous, or whose inner points are.
 fn rows(target: &Target, dtype: DType, sizes: [i64; 3], by_columns: bool, choose: Choose) -> Vec<String> {
     rows_at(target, dtype, (sizes, [sizes[2], 1]), by_columns, choose)
@@ -73,25 +87,15 @@ fn rows_at(
     for ends in ends_of(m) {
         let mut case = Case::new(&format!("{m}x{n}x{k} rows of {ends:?}"), dtype);
         let (left, right) = (case.operand(dtype, &[m, k], &a), case.operand(dtype, &[4, k, n], &b));
-        let groups = Some(Groups { ends: case.integers(&ends), along: Along::Rows });
+        let groups = Groups { ends: case.integers(&ends), along: Along::Rows };
         let epilogue = case.finish(dtype, &[m, n], &row_major(&[m, n]), 1, |i, data| {
             let sum = |g: usize| -> f64 {
                 (0..k).map(|q| data[0][at(&[i[0], q], &a)] * data[1][at(&[g as i64, q, i[1]], &b)]).sum()
             };
             owner(&ends, i[0]).map_or(0.0, sum)
         });
-        let step = Matmul {
-            name: "rows".into(),
-            origins: vec![],
-            a: left,
-            b: right,
-            acc: F32,
-            zero: 0,
-            dequant: None,
-            groups,
-            epilogue,
-        };
-        names = case.run_on(Emulator::new(target.clone()), Step::Matmul(step), choose);
+        let step = product("rows", [left, right], groups, epilogue);
+        names = case.run_on(Emulator::new(target.clone()), step, choose);
     }
     names
 }
@@ -103,24 +107,14 @@ fn depth(target: &Target, dtype: DType, [m, n, k]: [i64; 3], inner: bool, choose
     for ends in ends_of(k) {
         let mut case = Case::new(&format!("{m}x{n}x{k} depth of {ends:?}"), dtype);
         let (left, right) = (case.operand(dtype, &[m, k], &a), case.operand(dtype, &[k, n], &b));
-        let groups = Some(Groups { ends: case.integers(&ends), along: Along::Depth });
+        let groups = Groups { ends: case.integers(&ends), along: Along::Depth };
         let ranges = [4, m, n];
         let epilogue = case.finish(dtype, &ranges, &row_major(&ranges), 2, |i, data| {
             let own = |q: &i64| owner(&ends, *q) == Some(i[0] as usize);
             (0..k).filter(own).map(|q| data[0][at(&[i[1], q], &a)] * data[1][at(&[q, i[2]], &b)]).sum()
         });
-        let step = Matmul {
-            name: "depth".into(),
-            origins: vec![],
-            a: left,
-            b: right,
-            acc: F32,
-            zero: 0,
-            dequant: None,
-            groups,
-            epilogue,
-        };
-        names = case.run_on(Emulator::new(target.clone()), Step::Matmul(step), choose);
+        let step = product("depth", [left, right], groups, epilogue);
+        names = case.run_on(Emulator::new(target.clone()), step, choose);
     }
     names
 }
