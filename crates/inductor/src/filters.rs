@@ -3,7 +3,7 @@
 //! memory. Not here: weights that are bound to the code, which backends lay out once, and those of a training step's own
 //! state, which has them in this order to begin with.
 
-use ir_core::SymExpr;
+use ir_core::{Shape, SymExpr};
 use kernel_ir::{BufId, InstKind};
 use prims::TemplateSpec;
 use rustc_hash::FxHashMap;
@@ -30,7 +30,7 @@ pub(crate) fn run(defs: &mut Defs) {
 /// The weight of a convolution and the input that it is a view of, where a kernel would read neighbouring channels from places
 /// apart, and each of them many times. The gradient of a weight is a convolution too, whose window is as large as an image: it
 /// reads that once.
-fn gathered(defs: &Defs, conv: BufId) -> Option<(BufId, BufId)> {
+fn gathered(defs: &mut Defs, conv: BufId) -> Option<(BufId, BufId)> {
     let DefKind::Template(TemplateSpec::Conv { weight, .. }) = &defs.get(conv).kind else { return None };
     let weight = BufId(weight.0);
     let operand = affine::operand(defs, weight)?;
@@ -45,15 +45,30 @@ fn gathered(defs: &Defs, conv: BufId) -> Option<(BufId, BufId)> {
     let mut spatial = input.sizes.iter().zip(&input.strides).skip(2);
     let inside = spatial.any(|(size, stride)| *size != SymExpr::ONE && *stride == SymExpr::ONE);
     let many = input.sizes[..2].iter().all(|size| *size != SymExpr::ONE);
-    (window > 1 && window < results && inside && many).then_some((weight, operand.buf))
+    let gains = window > 1 && window < results && inside && many;
+    (gains && is_view_of_copy(defs, weight, operand.buf)).then_some((weight, operand.buf))
+}
+
+/// Whether a strided view of an input is one of the copy as well: what joins two dimensions of the input, as the gradient of a
+/// grouped convolution does with groups and channels, may have no strides there.
+fn is_view_of_copy(defs: &mut Defs, view: BufId, input: BufId) -> bool {
+    let strides = innermost(&defs.get(input).sizes);
+    let own = std::mem::replace(&mut defs.get_mut(input).strides, strides);
+    let strided = affine::operand(defs, view).is_some();
+    defs.get_mut(input).strides = own;
+    strided
+}
+
+/// The strides of a tensor with dimension 1 innermost.
+fn innermost(sizes: &[SymExpr]) -> Shape {
+    let order: Vec<usize> = [0].into_iter().chain(2..sizes.len()).chain([1]).collect();
+    dense(sizes, &order)
 }
 
 /// A copy of an input with dimension 1 innermost, made before `reader` is computed.
 fn channels_last(defs: &mut Defs, input: BufId, reader: BufId) -> BufId {
     let copy = copy_before(defs, input, reader);
-    let rank = defs.get(copy).sizes.len();
-    let order: Vec<usize> = [0].into_iter().chain(2..rank).chain([1]).collect();
-    let strides = dense(&defs.get(copy).sizes, &order);
+    let strides = innermost(&defs.get(copy).sizes);
     defs.get_mut(copy).strides = strides;
     copy
 }
