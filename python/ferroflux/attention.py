@@ -76,8 +76,9 @@ def _forward(query, key, value, bias, dropout_p, is_causal, scale):
     key, value = _with_heads_of(query, key), _with_heads_of(query, value)
     if dropout_p == 0.0:
         operator = aten._scaled_dot_product_flash_attention_for_cpu.default
-        out, sums = operator(query, key, value, 0.0, is_causal, attn_mask=bias, scale=scale)
-        return out, sums, query.new_empty(0)
+        wide = _of_one_size(query, key, value)
+        out, sums = operator(*wide, 0.0, is_causal, attn_mask=bias, scale=_scale(query, scale))
+        return out.narrow(-1, 0, value.size(-1)), sums, query.new_empty(0)
     scores = _scores(query, key, bias, is_causal, scale)
     sums = scores.logsumexp(-1)
     weights = (scores - sums.masked_fill(sums == -math.inf, 0).unsqueeze(-1)).exp()
@@ -93,9 +94,9 @@ def _backward(grad, given, out, sums, kept, dropout_p, is_causal, scale, wants_b
     sums = sums.reshape(sums.shape[:3])
     if dropout_p == 0.0 and not wants_bias:
         operator = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
-        of_query, of_key, of_value = operator(
-            grad, query, wide_key, wide_value, out, sums, 0.0, is_causal, attn_mask=bias, scale=scale
-        )
+        grad, out, *wide = _of_one_size(grad, out, query, wide_key, wide_value)
+        gradients = operator(grad, *wide, out, sums, 0.0, is_causal, attn_mask=bias, scale=_scale(query, scale))
+        of_query, of_key, of_value = (g.narrow(-1, 0, t.size(-1)) for g, t in zip(gradients, given))
         return of_query, _of_heads(of_key, key), _of_heads(of_value, value), None
     scores = _scores(query, wide_key, bias, is_causal, scale)
     weights = (scores - sums.masked_fill(sums == -math.inf, 0).unsqueeze(-1)).exp()
@@ -115,6 +116,12 @@ def _backward(grad, given, out, sums, kept, dropout_p, is_causal, scale, wants_b
         _of_heads(of_value.to(value.dtype), value),
         of_bias,
     )
+
+
+def _of_one_size(*tensors):
+    """Tensors whose rows are as long as the longest, by zeros, which neither products with queries nor sums of values see."""
+    longest = max(tensors, key=lambda t: t.size(-1)).size(-1)
+    return [t if t.size(-1) == longest else torch.nn.functional.pad(t, (0, longest - t.size(-1))) for t in tensors]
 
 
 def _scale(query, scale):

@@ -13,7 +13,7 @@ from typing import Any, Callable
 import torch
 from torch.fx import GraphModule
 
-from . import _native, decompositions, fallback, fused_attention, layouts
+from . import _native, decompositions, fallback, fused_attention, layouts, partition
 from .options import Options, parse
 
 if hasattr(os, "register_at_fork"):
@@ -62,7 +62,6 @@ def ferroflux(
 ) -> Callable:
     """Compiles one graph of TorchDynamo; ``mode`` and ``options`` are those of ``torch.compile``."""
     from torch._dynamo.backends.common import aot_autograd
-    from torch._functorch.partitioners import min_cut_rematerialization_partition
 
     chosen = parse(mode, options)
     fused_attention.ask_for_fused(gm)
@@ -90,7 +89,7 @@ def ferroflux(
             bw_compiler=of("backward"),
             inference_compiler=of("inference"),
             decompositions=decompositions.table(),
-            partition_fn=min_cut_rematerialization_partition,
+            partition_fn=partition.partition,
             keep_inference_input_mutations=True,
         )(gm, example_inputs)
 

@@ -15,12 +15,14 @@ CASES = {
     "other length": {"keys": 9},
     "bias": {"bias": (1, 1, 6, 6)},
     "bias of every head": {"bias": (2, 4, 6, 6)},
+    "short values": {"values": 5},
+    "long values": {"values": 12, "is_causal": True},
 }
 
 
-def given(heads=4, keys=6, bias=None, is_causal=False, scale=None):
+def given(heads=4, keys=6, values=8, bias=None, is_causal=False, scale=None):
     double = {"dtype": torch.float64, "requires_grad": True}
-    q, k, v = (torch.randn(2, h, n, 8, **double) for h, n in ((4, 6), (heads, keys), (heads, keys)))
+    q, k, v = (torch.randn(2, *rest, **double) for rest in ((4, 6, 8), (heads, keys, 8), (heads, keys, values)))
     if bias is not None:
         bias = torch.randn(bias, **double)
     return (q, k, v, bias), is_causal, scale

@@ -1,0 +1,91 @@
+"""Which values a forward graph keeps for its backward graph.
+
+torch's partitioner decides by a minimum cut. It never computes operands of matrix products and attention again, so that it would
+keep masks, which are as large as the scores, though a few comparisons of positions give them: the compiler computes such an
+expression within the kernel of attention, and skips what it hides. Here masks are marked to be computed again.
+
+Not here: the cut itself, and what the compiler computes again within a graph.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+aten = torch.ops.aten
+
+FACTOR = 8
+"""A value is computed again where it has this many times the bytes of what it is computed from."""
+CHEAP = {
+    aten.arange.default, aten.arange.start, aten.arange.start_step, aten.full.default, aten.full_like.default, aten.ones.default,
+    aten.zeros.default, aten.scalar_tensor.default, aten.new_ones.default, aten.new_zeros.default, aten.new_full.default,
+    aten.index.Tensor, aten.tril.default, aten.triu.default, aten._to_copy.default, aten.where.self, aten.cat.default,
+}  # fmt: skip
+"""Operators beside the pointwise ones and views that take a few instructions for each element."""
+
+
+def partition(joint: GraphModule, inputs: Any, **keywords: Any) -> tuple[GraphModule, GraphModule]:
+    """torch's minimum cut, with masks computed again."""
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+    mark(joint.graph)
+    return min_cut_rematerialization_partition(joint, inputs, **keywords)
+
+
+def mark(graph: Graph) -> list[Node]:
+    """Marks what is computed from positions, truth values and other integers alone, and is far larger than they are."""
+    from torch.utils.checkpoint import CheckpointPolicy
+
+    sources: dict[Node, frozenset[Node] | None] = {}
+    marked = []
+    for node in graph.nodes:
+        sources[node] = _sources(node, sources)
+        if sources[node] is None or node.op != "call_function" or "recompute" in node.meta:
+            continue
+        if _bytes(node) >= FACTOR * sum(_bytes(source) for source in sources[node]):
+            node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
+            marked.append(node)
+    return marked
+
+
+def _sources(node: Node, known: dict[Node, frozenset[Node] | None]) -> frozenset[Node] | None:
+    """The tensors of integers and truth values that a node is computed from by cheap operators, none where sizes and numbers alone decide
+    it; ``None`` where there are others."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor):
+        # Sizes are kept as numbers.
+        return frozenset() if isinstance(value, (int, torch.SymInt)) else None
+    if node.op == "call_function" and _is_repeatable(node.target):
+        given = [known[read] for read in node.all_input_nodes]
+        if all(one is not None for one in given) and (_is_cheap(node.target) or not any(given)):
+            return frozenset().union(*given)
+    whole = not value.is_floating_point() and not value.is_complex()
+    return frozenset([node]) if whole else None
+
+
+def _is_repeatable(target: Any) -> bool:
+    """Whether an operator gives the same results again."""
+    is_aten = isinstance(target, torch._ops.OpOverload) and target.namespace == "aten"
+    return is_aten and not target._schema.is_mutable and torch.Tag.nondeterministic_seeded not in target.tags
+
+
+def _is_cheap(target: torch._ops.OpOverload) -> bool:
+    is_view = any(one.alias_info is not None for one in target._schema.returns)
+    return is_view or target in CHEAP or torch.Tag.pointwise in target.tags
+
+
+def _bytes(node: Node) -> int:
+    """The bytes of a tensor; those of a symbolic size by its hint, which decides about time and memory alone."""
+    value = node.meta["val"]
+    if not isinstance(value, torch.Tensor):
+        return 0
+    sizes = [size if isinstance(size, int) else _hint(size) for size in value.shape]
+    return math.prod(sizes) * value.dtype.itemsize
+
+
+def _hint(size: torch.SymInt) -> int:
+    hint = size.node.hint
+    return hint if isinstance(hint, int) else 1

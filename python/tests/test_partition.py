@@ -1,0 +1,57 @@
+"""What a forward graph keeps for its backward graph."""
+
+import torch
+import torch.nn.functional as F
+
+from ferroflux import partition
+
+
+def kept(monkeypatch):
+    """The shapes of what forward graphs return, by the graph."""
+    shapes, real = [], partition.partition
+
+    def watched(joint, inputs, **keywords):
+        forward, backward = real(joint, inputs, **keywords)
+        results = forward.graph.find_nodes(op="output")[0].args[0]
+        shapes.append([tuple(node.meta["val"].shape) for node in results if isinstance(node.meta["val"], torch.Tensor)])
+        return forward, backward
+
+    monkeypatch.setattr(partition, "partition", watched)
+    return shapes
+
+
+def attend(q, k, v, shown):
+    """Causal attention among positions of the same document, where `shown` has a truth value for each key."""
+    n = torch.arange(q.size(-2))
+    documents = torch.cumsum((n % 5 == 0).long(), 0)
+    mask = (n[:, None] >= n[None]) & (documents[:, None] == documents[None]) & shown[:, None, None]
+    mask = torch.where(mask | torch.eye(len(n), dtype=torch.bool), 0.0, -1e30)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+
+def test_masks_are_computed_again(compiled, monkeypatch):
+    shapes = kept(monkeypatch)
+    q, k, v = (torch.randn(2, 3, 24, 8, requires_grad=True) for _ in range(3))
+    shown = torch.rand(2, 24) > 0.2
+    results = []
+    for f in (attend, compiled(attend)):
+        out = f(q, k, v, shown)
+        results.append((out, *torch.autograd.grad(out.pow(2).sum(), (q, k, v))))
+    for ours, true in zip(results[1], results[0]):
+        torch.testing.assert_close(ours, true, rtol=1e-4, atol=1e-4)
+    assert len(shapes) == 1 and all(shape[-2:] != (24, 24) for shape in shapes[0])
+
+
+def test_random_masks_are_kept(compiled, monkeypatch):
+    shapes = kept(monkeypatch)
+    x = torch.randn(16, 16, requires_grad=True)
+
+    def f(x):
+        y = x * (torch.rand(16, 16) > 0.5)
+        return y, y.sin()
+
+    y, z = compiled(f)(x)
+    (found,) = torch.autograd.grad(y.sum() + z.sum(), x)
+    chosen = (y != 0).float()
+    torch.testing.assert_close(found, chosen + chosen * y.cos())
+    assert (16, 16) in shapes[0][2:]
