@@ -5,6 +5,7 @@
 //! softmax(q kᵀ [* s | / s] [+ mask …]) v  =  attention(q, k, v, mask + …, scale = s)
 //! ```
 //!
+//! Scores that are replaced by minus infinity, or by a number that is as good, where a condition holds are masked too.
 //! A factor that is a tensor and the same for all keys, such as a learned scale of each head, multiplies the queries instead. All this
 //! with 16-bit floats widened for the softmax and narrowed after it, on three or four dimensions. A mask may be added to the
 //! scores with their first dimension split in two, for each part of the second alone (shifted windows of an image): the parts
@@ -13,7 +14,7 @@
 //! excludes every key are zero in the prim and `NaN` in the decomposed form, as with PyTorch's own rewriting.
 
 use fx_ir::{Arg, Graph, ValueId};
-use ir_core::{DType, Shape, SymExpr};
+use ir_core::{DType, Scalar, Shape, SymExpr};
 use kernel_ir::ScalarOp;
 use prims::{Builder, OpError};
 
@@ -45,8 +46,25 @@ struct Parts {
 struct Added {
     /// Masks with all dimensions of the scores, some of them 1.
     masks: Vec<ValueId>,
+    hidden: Vec<Hidden>,
     windows: Option<Windows>,
 }
+
+/// Scores that are replaced.
+struct Hidden {
+    /// Truth values with all dimensions of the scores, some of them 1.
+    condition: ValueId,
+    /// Which of them hide a score.
+    when: bool,
+    /// Minus infinity, or `FAINT`.
+    by: f64,
+}
+
+/// What replaces a score, in place of any number that hides it: any score is lost beside it, so that of a row without a shown key all
+/// weights are the same, as if it replaced them. No sum of a few such numbers overflows.
+const FAINT: f64 = -1e30;
+/// A number that replaces a score hides it where it is at most this.
+const HIDES: f64 = -1e9;
 
 /// A mask `[1, windows, heads, rows, keys]` (the last three may be 1) on scores whose first dimension is `batch` times `windows`.
 struct Windows {
@@ -112,7 +130,10 @@ fn scaled_queries(b: &mut Builder<'_>, parts: &Parts) -> Result<ValueId, OpError
 fn mask(b: &mut Builder<'_>, added: &Added, q: ValueId) -> Result<Option<ValueId>, OpError> {
     let mut masks = Vec::new();
     let whole = if added.windows.is_some() { 5 } else { 4 };
-    for &mask in &added.masks {
+    let dtype = b.dtype(q)?;
+    let replaced = added.hidden.iter().map(|hidden| replaced(b, hidden, dtype.compute()));
+    let replaced = replaced.collect::<Result<Vec<ValueId>, OpError>>()?;
+    for &mask in added.masks.iter().chain(&replaced) {
         let mut sizes: Shape = b.sizes(mask)?;
         while sizes.len() < whole {
             sizes.insert(1, SymExpr::ONE);
@@ -133,10 +154,18 @@ fn mask(b: &mut Builder<'_>, added: &Added, q: ValueId) -> Result<Option<ValueId
             *size = own;
         }
     }
-    let mut sum = if others.is_empty() { first } else { b.expand(first, &all)? };
-    for &other in others {
-        let other = b.expand(other, &all)?;
-        sum = b.add(sum, other)?;
+    let mut sum = first;
+    if !others.is_empty() {
+        let mixed = masks.iter().any(|m| b.dtype(*m) != b.dtype(first));
+        let mut wide = |m: ValueId| {
+            let m = if mixed { b.cast(m, dtype.compute())? } else { m };
+            b.expand(m, &all)
+        };
+        let parts = masks.iter().map(|m| wide(*m)).collect::<Result<Vec<ValueId>, OpError>>()?;
+        sum = parts[0];
+        for &part in &parts[1..] {
+            sum = b.add(sum, part)?;
+        }
     }
     if added.windows.is_some() {
         let sum_of_all = b.expand(sum, &all)?;
@@ -144,6 +173,14 @@ fn mask(b: &mut Builder<'_>, added: &Added, q: ValueId) -> Result<Option<ValueId
         sum = b.reshape(sum_of_all, &[SymExpr::ONE, heads, all[3].clone(), all[4].clone()])?;
     }
     Ok(Some(sum))
+}
+
+/// What hides scores, as a mask that is added.
+fn replaced(b: &mut Builder<'_>, hidden: &Hidden, dtype: DType) -> Result<ValueId, OpError> {
+    let shown = if hidden.when { b.not(hidden.condition)? } else { hidden.condition };
+    let zero = b.full(&[], Scalar::zero(dtype), dtype)?;
+    let by = b.full(&[], Scalar::from(hidden.by), dtype)?;
+    b.select(shown, zero, by)
 }
 
 /// The parts, where the product is one of weights and values.
@@ -161,6 +198,9 @@ fn parts(graph: &Graph, site: &Site<'_>) -> Option<Parts> {
         if let Some((inner, mask)) = masked(graph, at) {
             added.masks.push(mask_operand(graph, mask, rank)?);
             at = inner;
+        } else if let Some((inner, hidden)) = hidden(graph, at, rank, site) {
+            added.hidden.push(hidden);
+            at = inner;
         } else if let Some((inner, windows)) = windowed(graph, at).filter(|_| added.windows.is_none()) {
             added.windows = Some(windows);
             at = inner;
@@ -170,7 +210,8 @@ fn parts(graph: &Graph, site: &Site<'_>) -> Option<Parts> {
     }
     // What is added for each window is the same for all of the batch.
     let repeated = |m: &ValueId| sizes(graph, *m).is_some_and(|s| s[0] == SymExpr::ONE);
-    if added.windows.is_some() && !(rank == 4 && added.masks.iter().all(repeated)) {
+    let mut masks = added.masks.iter().chain(added.hidden.iter().map(|h| &h.condition));
+    if added.windows.is_some() && !(rank == 4 && masks.all(repeated)) {
         return None;
     }
     let mut factors = Vec::new();
@@ -247,6 +288,23 @@ fn added_to(graph: &Graph, v: ValueId) -> Option<(ValueId, ValueId)> {
     }
 }
 
+/// The scores of which some are replaced, and which.
+fn hidden(graph: &Graph, v: ValueId, rank: usize, site: &Site<'_>) -> Option<(ValueId, Hidden)> {
+    let call = def(graph, v).filter(|c| c.op.scalar_op() == Some(ScalarOp::Select))?;
+    let [Arg::Value(condition), yes, no] = call.args else { return None };
+    let (scores, number, when) = match (yes, no) {
+        (number, Arg::Value(x)) if is_scores(graph, *x, DEEPEST) => (*x, number, true),
+        (Arg::Value(x), number) if is_scores(graph, *x, DEEPEST) => (*x, number, false),
+        _ => return None,
+    };
+    let n = uniform(graph, number, &site.cx.opaque)?.as_f64();
+    // Masks have the dtype of the result, in which `FAINT` must be a number.
+    let finite = n <= HIDES && n.is_finite() && site.meta.dtype != DType::F16;
+    let by = if n == f64::NEG_INFINITY { n } else { finite.then_some(FAINT)? };
+    let condition = unexpanded(graph, *condition, rank);
+    Some((unwidened(graph, scores), Hidden { condition, when, by }))
+}
+
 /// Most operators between a product and its softmax that are looked through.
 const DEEPEST: u32 = 6;
 
@@ -255,7 +313,8 @@ fn is_scores(graph: &Graph, v: ValueId, depth: u32) -> bool {
     let at = unwidened(graph, v);
     let Some(call) = def(graph, at).filter(|_| depth > 0) else { return false };
     let target = call.op.target.as_str();
-    let looked = target == "prims.reshape" || target == "prims.add" || is_scaling(call.op.scalar_op());
+    let computed = is_scaling(call.op.scalar_op()) || call.op.scalar_op() == Some(ScalarOp::Select);
+    let looked = target == "prims.reshape" || target == "prims.add" || computed;
     let operand = |a: &Arg| matches!(a, Arg::Value(v) if is_scores(graph, *v, depth - 1));
     target == "prims.matmul" || (looked && call.args.iter().any(operand))
 }
@@ -309,13 +368,14 @@ fn scaled_by_tensor(graph: &Graph, v: ValueId, rank: usize) -> Option<(ValueId, 
 
 /// The mask before it was broadcast, where it still has all dimensions.
 fn mask_operand(graph: &Graph, mask: ValueId, rank: usize) -> Option<ValueId> {
-    let meta = graph.meta(mask)?;
-    if !meta.dtype.is_float() {
-        return None;
-    }
-    let source = through(graph, mask, "prims.expand").unwrap_or(mask);
+    graph.meta(mask)?.dtype.is_float().then(|| unexpanded(graph, mask, rank))
+}
+
+/// What a value broadcasts, where that still has all dimensions.
+fn unexpanded(graph: &Graph, v: ValueId, rank: usize) -> ValueId {
+    let source = through(graph, v, "prims.expand").unwrap_or(v);
     let whole = graph.meta(source).is_some_and(|m| m.rank() == rank);
-    Some(if whole { source } else { mask })
+    if whole { source } else { v }
 }
 
 #[cfg(test)]

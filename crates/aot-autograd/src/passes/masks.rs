@@ -228,6 +228,8 @@ impl Reader<'_> {
         if op == ScalarOp::Not {
             return match first {
                 Truth(all) if all.is_empty() => Some(False),
+                // What is not at least 0 is at most -1.
+                Truth(all) if all.len() == 1 => Some(self.at_least_0(SymExpr::ZERO - &all[0] - SymExpr::ONE)),
                 False => Some(Truth(Vec::new())),
                 _ => None,
             };
