@@ -21,14 +21,15 @@ use crate::prepare::{CallKind, List, Prepared};
 use crate::{Block, Driver, GpuError};
 
 use instance::{Bound, Instance, OutputBlock, write_addresses};
-use policy::{Choice, Standing, choose};
+use policy::{Choice, Credit, Standing, choose};
 
 /// Maximum number of sets of sizes that have recordings, per program; those of the least recently used are dropped.
 pub(crate) const MAX_RECORDED: usize = 8;
 /// How often a set of sizes is recorded before recording is given up, beside once in so many calls.
-const MAX_RECORDINGS: u64 = 16;
+const MAX_RECORDINGS: u64 = 64;
 const CALLS_OF_A_RECORDING: u64 = 64;
-/// Calls after which a recording that none of them ran is dropped with its memory.
+/// Calls after which a recording that none of them ran is dropped with its memory, for each recording that there is. One whose results
+/// the caller holds is kept: another in its place would be held as long.
 const IDLE_CALLS: u64 = 64;
 /// How often a recording is made again because an input of libraries moved before that input is copied.
 const MOST_MOVES: u32 = 1;
@@ -45,8 +46,9 @@ pub(crate) struct Recorded<D: Driver> {
     /// How many recordings were made, and how many calls wanted one.
     times: u64,
     calls: u64,
-    /// For each input how often it moved so that a recording was made again.
-    moves: Vec<u32>,
+    /// For each input how often it moved so that a recording was made again: one that gives its memory away, or one that copies.
+    moves: [Vec<u32>; 2],
+    credit: Credit,
     uses: Option<Uses>,
 }
 
@@ -63,7 +65,15 @@ pub(crate) type Given<D> = Vec<(usize, Arc<Block<D>>)>;
 
 impl<D: Driver> Default for Recorded<D> {
     fn default() -> Self {
-        Recorded { instances: Vec::new(), given_up: false, times: 0, calls: 0, moves: Vec::new(), uses: None }
+        Recorded {
+            instances: Vec::new(),
+            given_up: false,
+            times: 0,
+            calls: 0,
+            moves: Default::default(),
+            credit: Credit::default(),
+            uses: None,
+        }
     }
 }
 
@@ -100,7 +110,7 @@ impl<D: Driver> Recorded<D> {
         addresses: &mut [u64],
     ) -> Result<Option<Given<D>>, GpuError> {
         self.calls += 1;
-        self.moves.resize(call.sources.len(), 0);
+        self.moves.iter_mut().for_each(|moves| moves.resize(call.sources.len(), 0));
         if self.uses.is_none() {
             self.uses = prepared.list.as_ref().ok().map(|list| Uses::of(list, parts, addresses.len()));
         }
@@ -114,7 +124,8 @@ impl<D: Driver> Recorded<D> {
         }
         instance.used = self.calls;
         let given = instance.given(&prepared.outputs);
-        self.instances.retain(|i| self.calls - i.used < IDLE_CALLS);
+        let idle = IDLE_CALLS * self.instances.len() as u64;
+        self.instances.retain_mut(|i| self.calls - i.used < idle || !i.is_free());
         Ok(Some(given))
     }
 
@@ -136,24 +147,37 @@ impl<D: Driver> Recorded<D> {
             copies: i.copies,
             is_free: i.is_free(),
             moved: moved.len(),
+            used: i.used,
         };
         let all: Vec<Standing> = self.instances.iter_mut().zip(&moved).map(standing).collect();
-        let copies = match choose(&all) {
-            Choice::Replay(n) => return Ok(Some(n)),
-            Choice::Record { copies } => copies,
+        let results = prepared.outputs.iter().map(|(_, bytes)| bytes).sum();
+        let copies = match choose(&all, self.credit, results) {
+            Choice::Replay(n) => {
+                if !all[n].copies && self.instances[n].used + 1 < self.calls {
+                    self.credit.earn();
+                }
+                return Ok(Some(n));
+            }
+            Choice::Record { copies } => {
+                if !copies {
+                    self.credit.spend(all.iter().filter(|s| !s.copies).count());
+                }
+                copies
+            }
             Choice::Again(n) => {
-                moved[n].iter().for_each(|input| self.moves[*input] += 1);
+                let copies = all[n].copies;
+                moved[n].iter().for_each(|input| self.moves[usize::from(copies)][*input] += 1);
                 self.instances.remove(n);
-                all[n].copies
+                copies
             }
         };
         let made = self.record(prepared, parts, call, addresses, copies)?;
         Ok(made.then(|| self.instances.len() - 1))
     }
 
-    /// Whether the next recording reads a copy of an input: one that moved before. One that is written in place is never copied.
-    fn is_staged(&self, parts: &Parts<'_, D>, input: usize) -> bool {
-        self.moves[input] > MOST_MOVES && !parts.program.inputs[input].written
+    /// Whether the next recording of a kind reads a copy of an input: one that moved before. One that is written in place is never copied.
+    fn is_staged(&self, parts: &Parts<'_, D>, input: usize, copies: bool) -> bool {
+        self.moves[usize::from(copies)][input] > MOST_MOVES && !parts.program.inputs[input].written
     }
 
     /// Records the call as the last instance, and returns whether that succeeded. `copies`: what libraries write is copied for
@@ -176,7 +200,7 @@ impl<D: Driver> Recorded<D> {
             self.give_up(name, "the addresses of tensors that library calls use change too often");
             return Ok(false);
         }
-        let inputs = self.bound_inputs(prepared, parts, call)?;
+        let inputs = self.bound_inputs(prepared, parts, call, copies)?;
         let outputs = self.output_blocks(prepared, parts, copies)?;
         write_addresses(prepared, &inputs, &outputs, parts.dummy, addresses);
         let Ok(list) = &mut prepared.list else { return Ok(false) };
@@ -211,11 +235,12 @@ impl<D: Driver> Recorded<D> {
         prepared: &Prepared,
         parts: &Parts<'_, D>,
         call: &CallTensors<'_>,
+        copies: bool,
     ) -> Result<Vec<Bound<D>>, GpuError> {
         let one = |(n, source): (usize, &Source)| {
             Ok(match *source {
                 Source::Empty => Bound::Empty,
-                Source::Device(address) if !self.is_staged(parts, n) => Bound::Caller(address),
+                Source::Device(address) if !self.is_staged(parts, n, copies) => Bound::Caller(address),
                 _ => Bound::Own(parts.memory.block(prepared.inputs[n].bytes)?),
             })
         };

@@ -3,11 +3,53 @@
 //! reads has to lie where it lay. A few recordings in other memory serve callers that hold results for some time, or pass
 //! tensors of several places in turn.
 //!
+//! Some programs are called many times in each round of the caller's: one compiled layer with the weights of each layer in turn, whose
+//! results are held until the backward pass. They get a recording for each call of a round, as long as recordings are found to be of
+//! use again ([`Credit`]).
+//!
 //! Not here: what a recording is (`instance`), and anything of a device.
 
-/// Recordings of one set of sizes that give their memory away. Two serve a caller that holds the last results while it asks for
-/// the next.
+use std::cmp::Reverse;
+
+/// Recordings of one set of sizes that give their memory away and need no credit. Two serve a caller that holds the last results while it
+/// asks for the next.
 const MOST_GIVING: usize = 2;
+/// Most recordings that give their memory away.
+const MOST_WITH_CREDIT: usize = 32;
+/// More recordings than `MOST_GIVING` that are made before any is known to be of use again.
+const FIRST_CREDIT: usize = 6;
+/// More recordings that are made for each one that was of use after others had run.
+const CREDIT_OF_A_USE: usize = 2;
+/// Where the results of a program are larger, in bytes, no recording is made because an input of libraries lies elsewhere.
+const LARGE_RESULTS: u64 = 32 << 20;
+
+/// How many more recordings may be made that give their memory away.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Credit(usize);
+
+impl Default for Credit {
+    fn default() -> Self {
+        Credit(FIRST_CREDIT)
+    }
+}
+
+impl Credit {
+    /// A recording runs that did not run at the call before.
+    pub(super) fn earn(&mut self) {
+        self.0 = (self.0 + CREDIT_OF_A_USE).min(MOST_WITH_CREDIT);
+    }
+
+    /// A recording is made that gives its memory away, beside so many.
+    pub(super) fn spend(&mut self, beside: usize) {
+        if beside >= MOST_GIVING {
+            self.0 = self.0.saturating_sub(1);
+        }
+    }
+
+    fn allows(self, giving: usize) -> bool {
+        giving < MOST_GIVING || (giving < MOST_WITH_CREDIT && self.0 > 0)
+    }
+}
 
 /// What a call finds of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +60,8 @@ pub(super) struct Standing {
     pub(super) is_free: bool,
     /// How many inputs that libraries read lie elsewhere now.
     pub(super) moved: usize,
+    /// The number of the last call that ran it.
+    pub(super) used: u64,
 }
 
 /// What a call does.
@@ -31,13 +75,17 @@ pub(super) enum Choice {
     Again(usize),
 }
 
-/// The choice among recordings. One that is not free is never chosen, unless it copies.
-pub(super) fn choose(all: &[Standing]) -> Choice {
+/// The choice among recordings of a program whose results have so many bytes. One that is not free is never chosen, unless it copies.
+pub(super) fn choose(all: &[Standing], credit: Credit, results: u64) -> Choice {
     let giving = || all.iter().enumerate().filter(|(_, s)| !s.copies);
-    let free = giving().filter(|(_, s)| s.is_free).min_by_key(|(_, s)| s.moved);
+    // The one that ran last is given up first: of a round of calls, that is the one which waits longest for its turn.
+    let free = giving().filter(|(_, s)| s.is_free).min_by_key(|(_, s)| (s.moved, Reverse(s.used)));
+    let count = giving().count();
+    // Where all are held, the caller has as much memory; beside a free one its memory is more than the caller has.
+    let more = credit.allows(count) && (free.is_none() || count < MOST_GIVING || results <= LARGE_RESULTS);
     match free {
         Some((n, s)) if s.moved == 0 => return Choice::Replay(n),
-        _ if giving().count() < MOST_GIVING => return Choice::Record { copies: false },
+        _ if more => return Choice::Record { copies: false },
         Some((n, _)) => return Choice::Again(n),
         None => {}
     }
@@ -53,41 +101,95 @@ mod tests {
     use super::*;
 
     const fn giving(is_free: bool, moved: usize) -> Standing {
-        Standing { copies: false, is_free, moved }
+        Standing { copies: false, is_free, moved, used: 0 }
     }
     const fn copying(moved: usize) -> Standing {
-        Standing { copies: true, is_free: true, moved }
+        Standing { copies: true, is_free: true, moved, used: 0 }
+    }
+
+    /// The choice for small results without credit.
+    fn without(all: &[Standing]) -> Choice {
+        choose(all, Credit(0), 1 << 10)
     }
 
     #[test]
     fn a_free_recording_that_fits_runs() {
-        assert_eq!(choose(&[giving(true, 0)]), Choice::Replay(0));
-        assert_eq!(choose(&[giving(false, 0), giving(true, 0)]), Choice::Replay(1));
-        assert_eq!(choose(&[copying(0), giving(true, 3), giving(true, 0)]), Choice::Replay(2));
+        assert_eq!(without(&[giving(true, 0)]), Choice::Replay(0));
+        assert_eq!(without(&[giving(false, 0), giving(true, 0)]), Choice::Replay(1));
+        assert_eq!(without(&[copying(0), giving(true, 3), giving(true, 0)]), Choice::Replay(2));
     }
 
     #[test]
     fn others_are_made_while_there_are_few() {
         let more = Choice::Record { copies: false };
-        assert_eq!(choose(&[]), more);
-        assert_eq!(choose(&[giving(false, 0)]), more, "its results are held");
-        assert_eq!(choose(&[giving(true, 1)]), more, "an input moved");
-        assert_eq!(choose(&[giving(false, 0), copying(0)]), more, "one that copies does not count");
+        assert_eq!(without(&[]), more);
+        assert_eq!(without(&[giving(false, 0)]), more, "its results are held");
+        assert_eq!(without(&[giving(true, 1)]), more, "an input moved");
+        assert_eq!(without(&[giving(false, 0), copying(0)]), more, "one that copies does not count");
     }
 
     #[test]
     fn then_the_free_one_with_the_fewest_inputs_elsewhere_is_made_again() {
-        assert_eq!(choose(&[giving(true, 2), giving(true, 1)]), Choice::Again(1));
-        assert_eq!(choose(&[giving(false, 0), giving(true, 5), copying(0)]), Choice::Again(1));
+        assert_eq!(without(&[giving(true, 2), giving(true, 1)]), Choice::Again(1));
+        assert_eq!(without(&[giving(false, 0), giving(true, 5), copying(0)]), Choice::Again(1));
+        let later = Standing { used: 1, ..giving(true, 1) };
+        assert_eq!(without(&[giving(true, 1), later]), Choice::Again(1), "it ran last");
     }
 
     #[test]
     fn results_are_copied_where_all_are_held() {
         let held = [giving(false, 0); MOST_GIVING];
         let with = |one| [held[0], held[1], one];
-        assert_eq!(choose(&held), Choice::Record { copies: true });
-        assert_eq!(choose(&with(copying(0))), Choice::Replay(2));
-        assert_eq!(choose(&with(copying(1))), Choice::Again(2));
+        assert_eq!(without(&held), Choice::Record { copies: true });
+        assert_eq!(without(&with(copying(0))), Choice::Replay(2));
+        assert_eq!(without(&with(copying(1))), Choice::Again(2));
+    }
+
+    #[test]
+    fn credit_makes_more() {
+        let (credit, more) = (Credit::default(), Choice::Record { copies: false });
+        let held = [giving(false, 0); MOST_GIVING];
+        let moved = [giving(true, 1); MOST_GIVING];
+        assert_eq!(choose(&held, credit, u64::MAX), more, "the caller has their memory");
+        assert_eq!(choose(&moved, credit, LARGE_RESULTS), more);
+        assert_eq!(choose(&moved, credit, LARGE_RESULTS + 1), Choice::Again(0), "it would take memory");
+        let full = [giving(false, 0); MOST_WITH_CREDIT];
+        assert_eq!(choose(&full, credit, 0), Choice::Record { copies: true });
+    }
+
+    /// A compiled layer that is called for each of many layers, whose results are held until all have run.
+    #[test]
+    fn layers_in_turn_get_a_recording_each() {
+        let (layers, mut credit) = (24, Credit::default());
+        // The layer of each recording that gives its memory away.
+        let mut known: Vec<usize> = Vec::new();
+        let mut copied = 0;
+        for _ in 0..6 {
+            let mut held: Vec<usize> = Vec::new();
+            copied = 0;
+            for layer in 0..layers {
+                let standing =
+                    |(n, own): (usize, &usize)| giving(!held.contains(&n), usize::from(*own != layer));
+                let all: Vec<Standing> = known.iter().enumerate().map(standing).collect();
+                match choose(&all, credit, u64::MAX) {
+                    Choice::Replay(n) => {
+                        credit.earn();
+                        held.push(n);
+                    }
+                    Choice::Record { copies: false } => {
+                        credit.spend(known.len());
+                        known.push(layer);
+                        held.push(known.len() - 1);
+                    }
+                    Choice::Again(n) => {
+                        known[n] = layer;
+                        held.push(n);
+                    }
+                    Choice::Record { copies: true } => copied += 1,
+                }
+            }
+        }
+        assert_eq!((copied, known.len()), (0, layers));
     }
 
     /// Whatever there is: no held memory is written, and there are never more recordings than the limit and one that copies.
@@ -99,7 +201,7 @@ mod tests {
             .collect();
         for n in 0..kinds.len().pow(3) {
             let all: Vec<Standing> = [n, n / 6, n / 36].map(|d| kinds[d % 6]).to_vec();
-            match choose(&all) {
+            match without(&all) {
                 Choice::Replay(n) => assert!(all[n].is_free && all[n].moved == 0, "{all:?}"),
                 Choice::Again(n) => assert!(all[n].is_free && all[n].moved > 0, "{all:?}"),
                 Choice::Record { copies: true } => assert!(all.iter().all(|s| !s.copies), "{all:?}"),
