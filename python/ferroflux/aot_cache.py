@@ -13,6 +13,7 @@ import functools
 import hashlib
 import logging
 import os
+import pathlib
 from typing import Any, Callable
 
 import torch
@@ -97,13 +98,22 @@ class Key(CustomGraphPass):
     """A pass that does nothing: torch's keys contain its identity."""
 
     def __init__(self, options: Options):
-        self.text = f"ferroflux {_native.build()} {options.key()} {torch.get_num_threads()}"
+        self.text = f"ferroflux {_native.build()} {sources()} {options.key()} {torch.get_num_threads()}"
 
     def __call__(self, graph: Any) -> None:
         pass
 
     def uuid(self) -> str:
         return self.text
+
+
+@functools.cache
+def sources() -> str:
+    """What this package's Python code is told by: another version makes other graphs with the same native module."""
+    digest = hashlib.sha256()
+    for path in sorted(pathlib.Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def is_wanted(options: Options) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, Callable
 import torch
 from torch.fx import GraphModule, Node
 
-from . import _native, host_constants, runner, segments
+from . import _native, host_constants, host_inputs, runner, segments
 from .options import Options
 from .plain import FallbackWarning
 
@@ -28,6 +28,7 @@ def compiled(gm: GraphModule, options: Options, constants: set[str]) -> tuple[ru
     Raises ``Unsupported`` with all nodes that are not supported, where ``fallback`` is ``error``.
     """
     host_constants.fold(gm)
+    host_inputs.move_first(gm)
     try:
         if ordered := segments.ordered(gm, options):
             raise _native.Unsupported(ordered[0][2], ordered)
@@ -42,10 +43,10 @@ def compiled(gm: GraphModule, options: Options, constants: set[str]) -> tuple[ru
             raise
         log.warning("a graph is run by torch: %s", e)
         refused = []
-    return None, split(gm, options, refused)
+    return None, split(gm, options, refused, constants)
 
 
-def split(gm: GraphModule, options: Options, refused: list[tuple[str, str, str]]) -> Callable[[list], list]:
+def split(gm: GraphModule, options: Options, refused: list[tuple[str, str, str]], constants: set[str]) -> Callable[[list], list]:
     """Compiles what is supported of a graph and lets torch run the rest."""
     reasons = {name: (target, why) for name, target, why in refused}
     gm, copies = without_copies(gm)
@@ -55,7 +56,7 @@ def split(gm: GraphModule, options: Options, refused: list[tuple[str, str, str]]
     note(parts, reasons)
     for name, module in list(parts.named_children()):
         if name.startswith("fused_"):
-            setattr(parts, name, Part(part_of(module, options), module))
+            setattr(parts, name, Part(part_of(module, options, constants), module))
     parts.recompile()
 
     def call(args: list) -> list:
@@ -104,16 +105,16 @@ class Part(torch.nn.Module):
         return results[0] if self.single else tuple(results)
 
 
-def part_of(module: GraphModule, options: Options) -> Callable[[list], list]:
-    """A part compiled, or split again where the compiler refuses more of it."""
+def part_of(module: GraphModule, options: Options, constants: set[str]) -> Callable[[list], list]:
+    """A part compiled, or split again where the compiler refuses more of it. Its arguments have the names of the nodes that give them."""
     refused: list = []
     try:
-        return runner.recipe(module, options, set()).function()
+        return runner.recipe(module, options, constants).function()
     except _native.Unsupported as e:
         refused = e.args[1]
     except _native.Error as e:
         log.warning("a part of a graph is run by torch: %s", e)
-    return split(module, options, refused)
+    return split(module, options, refused, constants)
 
 
 def supported(node: Node) -> bool:

@@ -23,7 +23,7 @@ PREFIX = "_host_constant_"
 
 def fold(gm: GraphModule) -> None:
     """Replaces such values where tensors of the device are computed from them."""
-    home = _home(gm)
+    home = home_of(gm)
     if home is None:
         return
     known: dict[Node, torch.Tensor] = {}
@@ -37,7 +37,7 @@ def fold(gm: GraphModule) -> None:
         gm.recompile()
 
 
-def _home(gm: GraphModule) -> torch.device | None:
+def home_of(gm: GraphModule) -> torch.device | None:
     """The device of a graph whose tensors do not all lie on the host."""
     for node in gm.graph.nodes:
         for value in pytree.tree_leaves(node.meta.get("val")):
@@ -56,7 +56,7 @@ def _value(gm: GraphModule, node: Node, known: dict[Node, torch.Tensor]) -> torc
     fake = node.meta.get("val")
     if node.op != "call_function" or not isinstance(fake, torch.Tensor) or fake.device.type != "cpu":
         return None
-    if not _is_function(node.target) or not all(_is_number(size) for size in fake.shape) or fake.numel() > LARGEST:
+    if not is_function(node.target) or not all(_is_number(size) for size in fake.shape) or fake.numel() > LARGEST:
         return None
     leaves = pytree.tree_leaves((node.args, node.kwargs))
     if any(isinstance(leaf, Node) and leaf not in known for leaf in leaves):
@@ -66,7 +66,7 @@ def _value(gm: GraphModule, node: Node, known: dict[Node, torch.Tensor]) -> torc
         return node.target(*args, **kwargs)
 
 
-def _is_function(target: Any) -> bool:
+def is_function(target: Any) -> bool:
     """Whether an operator has the same result for the same operands, and writes none of them."""
     return (
         isinstance(target, torch._ops.OpOverload)

@@ -1,0 +1,55 @@
+"""Arguments of the host in graphs of a device: on fake tensors of a CUDA device, for which no device is needed."""
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from ferroflux import host_inputs, runner
+
+
+def graph_of(function):
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        return make_fx(function)(torch.empty(3, 4, device="cuda"), torch.empty(4, dtype=torch.float64))
+
+
+def on_host(gm):
+    return [n.name for n in gm.graph.nodes if isinstance(n.meta.get("val"), torch.Tensor) and n.meta["val"].device.type == "cpu"]
+
+
+def moved(function):
+    gm = graph_of(function)
+    host_inputs.move_first(gm)
+    return gm
+
+
+def test_what_is_moved_is_computed_on_the_device():
+    def function(x, table):
+        return x + table.to(torch.float32).detach().clone().to("cuda"), x * table.to("cuda", torch.float32)
+
+    gm = moved(function)
+    assert not on_host(gm), gm.graph
+    assert runner.device_of(gm) == "cuda"
+
+
+def test_what_is_only_moved_is_an_argument_of_the_device():
+    assert not on_host(moved(lambda x, table: x + table.to("cuda", torch.float32)))
+
+
+def test_what_the_host_reads_too_stays():
+    stay = [
+        lambda x, table: (x + table.sin().to("cuda"), table * 2),
+        lambda x, table: (x + table.to("cuda"), table),
+        lambda x, table: (x + table.to("cuda"), table.add_(1)),
+    ]
+    for function in stay:
+        before, gm = on_host(graph_of(function)), moved(function)
+        assert on_host(gm) == before, gm.graph
+
+
+def test_what_two_arguments_of_the_host_give_stays():
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        given = (torch.empty(4, device="cuda"), torch.empty(4), torch.empty(4))
+        gm = make_fx(lambda x, a, b: x + (a + b).to("cuda"))(*given)
+    before = on_host(gm)
+    host_inputs.move_first(gm)
+    assert on_host(gm) == before
