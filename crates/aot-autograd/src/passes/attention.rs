@@ -98,7 +98,6 @@ fn attention(b: &mut Builder<'_>, site: &Site<'_>) -> Result<Option<ValueId>, Op
     };
     let (q, k, v) = (four(q)?, four(k)?, four(parts.v)?);
     let mask = mask(b, &parts.added, parts.q)?;
-    let mask = mask.map(|m| b.cast(m, site.meta.dtype)).transpose()?;
     let args = vec![
         q.into(),
         k.into(),
@@ -130,8 +129,14 @@ fn scaled_queries(b: &mut Builder<'_>, parts: &Parts) -> Result<ValueId, OpError
 fn mask(b: &mut Builder<'_>, added: &Added, q: ValueId) -> Result<Option<ValueId>, OpError> {
     let mut masks = Vec::new();
     let whole = if added.windows.is_some() { 5 } else { 4 };
-    let dtype = b.dtype(q)?;
-    let replaced = added.hidden.iter().map(|hidden| replaced(b, hidden, dtype.compute()));
+    // A bias that was added in a wider dtype is not rounded: those that grow with the distance of query and key would lose whole
+    // units. What only hides fits either.
+    let own = b.dtype(q)?;
+    let added_in = |m: &ValueId| b.dtype(*m);
+    let given = added.masks.iter().chain(added.windows.as_ref().map(|w| &w.mask)).map(added_in);
+    let given = given.collect::<Result<Vec<DType>, OpError>>()?;
+    let dtype = if given.iter().all(|d| *d == own) { own } else { own.compute() };
+    let replaced = added.hidden.iter().map(|hidden| replaced(b, hidden, dtype));
     let replaced = replaced.collect::<Result<Vec<ValueId>, OpError>>()?;
     for &mask in added.masks.iter().chain(&replaced) {
         let mut sizes: Shape = b.sizes(mask)?;
@@ -154,18 +159,14 @@ fn mask(b: &mut Builder<'_>, added: &Added, q: ValueId) -> Result<Option<ValueId
             *size = own;
         }
     }
-    let mut sum = first;
+    let mut sum = b.cast(first, dtype)?;
     if !others.is_empty() {
-        let mixed = masks.iter().any(|m| b.dtype(*m) != b.dtype(first));
-        let mut wide = |m: ValueId| {
-            let m = if mixed { b.cast(m, dtype.compute())? } else { m };
-            b.expand(m, &all)
-        };
-        let parts = masks.iter().map(|m| wide(*m)).collect::<Result<Vec<ValueId>, OpError>>()?;
-        sum = parts[0];
-        for &part in &parts[1..] {
-            sum = b.add(sum, part)?;
-        }
+        sum = b.expand(sum, &all)?;
+    }
+    for &other in others {
+        let other = b.cast(other, dtype)?;
+        let other = b.expand(other, &all)?;
+        sum = b.add(sum, other)?;
     }
     if added.windows.is_some() {
         let sum_of_all = b.expand(sum, &all)?;
@@ -446,6 +447,20 @@ mod tests {
         let body = format!("{inputs}\n{scores}\n{SOFTMAX}\nreturn %y");
         let prims = "prims.permute prims.permute prims.expand prims.expand prims.add prims.attention";
         changes(run, &PassCx::default(), &body, prims);
+    }
+
+    #[test]
+    fn a_bias_of_widened_scores_stays_wide() {
+        let inputs = INPUTS.replace("f32", "bf16").replace("%m: bf16", "%m: f32");
+        let scores = "%x: f32[2, 3, 5, 6] = prims.convert(%p, f32)
+%me: f32[2, 3, 5, 6] = prims.expand(%m, [2, 3, 5, 6])
+%s: f32[2, 3, 5, 6] = prims.add(%x, %me)";
+        let product = "%wn: bf16[2, 3, 5, 6] = prims.convert(%w, bf16)
+%y: bf16[2, 3, 5, 4] = prims.matmul(%wn, %v)";
+        let softmax = SOFTMAX.replace("%y: f32[2, 3, 5, 4] = prims.matmul(%w, %v)", product);
+        let body = format!("{inputs}\n{scores}\n{softmax}\nreturn %y");
+        // The mask is not converted.
+        changes(run, &PassCx::default(), &body, "prims.permute prims.permute prims.attention");
     }
 
     #[test]
