@@ -8,6 +8,7 @@
 mod arithmetic;
 mod attention;
 mod clamps;
+mod contractions;
 mod conv;
 mod cse;
 mod dead;
@@ -89,6 +90,7 @@ pub const PASSES: &[Pass] = &[
     Pass { name: "integers", run: integers::run },
     Pass { name: "weights", run: weights::run },
     Pass { name: "fast-math", run: fast_math::run },
+    Pass { name: "contractions", run: contractions::run },
     Pass { name: "attention", run: attention::run },
     Pass { name: "heads", run: heads::run },
     Pass { name: "masks", run: masks::run },
