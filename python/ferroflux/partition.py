@@ -43,9 +43,11 @@ def mark(graph: Graph) -> list[Node]:
     marked = []
     for node in graph.nodes:
         sources[node] = _sources(node, sources)
-        if sources[node] is None or node.op != "call_function" or "recompute" in node.meta:
+        given = sources[node]
+        # What another operator gives is its own source.
+        if given is None or node in given or node.op != "call_function" or "recompute" in node.meta:
             continue
-        if _bytes(node) >= FACTOR * sum(_bytes(source) for source in sources[node]):
+        if _bytes(node) >= FACTOR * sum(map(_bytes, given)):
             node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
             marked.append(node)
     return marked

@@ -55,3 +55,13 @@ def test_random_masks_are_kept(compiled, monkeypatch):
     chosen = (y != 0).float()
     torch.testing.assert_close(found, chosen + chosen * y.cos())
     assert (16, 16) in shapes[0][2:]
+
+
+def test_empty_tensors_that_other_operators_give_are_kept(compiled):
+    words, bags = torch.zeros(0, dtype=torch.long), torch.zeros(3, dtype=torch.long)
+    table = torch.randn(4, 2, requires_grad=True)
+    f = compiled(lambda words, table, bags: F.embedding_bag(words, table, bags, mode="sum"))
+    out = f(words, table, bags)
+    assert torch.equal(out, torch.zeros(3, 2))
+    (found,) = torch.autograd.grad(out.sum(), table)
+    assert torch.equal(found, torch.zeros(4, 2))

@@ -301,6 +301,9 @@ fn carries(stage: &Stage, prefix: &str) -> Result<String, GenError> {
     Ok(out)
 }
 
+/// A thread's scan of at most so many instructions an element is unrolled.
+const UNROLLED_INSTS: usize = 32;
+
 /// One thread per outer point with serial inner loops; or, with `alone`, a single thread that takes all points in order.
 fn threads(program: &Program, k: &LoopKernel, entry: &str, alone: bool) -> Result<Kernel, GenError> {
     let mut uses = Uses::default();
@@ -326,6 +329,10 @@ fn threads(program: &Program, k: &LoopKernel, entry: &str, alone: bool) -> Resul
         for (d, extent) in stage.inner.iter().enumerate() {
             if d == innermost {
                 body.push_str(&carries(stage, &prefix)?);
+                // One element of a scan waits for the one before, but its loads do not.
+                if scans(stage, &prefix).next().is_some() && stage.insts.len() <= UNROLLED_INSTS {
+                    body.push_str("#pragma unroll 8\n");
+                }
             }
             let (i, extent) = (k.outer.len() + d, writer.expr(extent, &mut uses));
             let _ = writeln!(body, "for (idx i{i} = 0; i{i} < {extent}; ++i{i}) {{");
