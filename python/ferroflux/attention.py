@@ -78,7 +78,10 @@ def _forward(query, key, value, bias, dropout_p, is_causal, scale):
         operator = aten._scaled_dot_product_flash_attention_for_cpu.default
         wide = _of_one_size(query, key, value)
         out, sums = operator(*wide, 0.0, is_causal, attn_mask=bias, scale=_scale(query, scale))
-        return out.narrow(-1, 0, value.size(-1)), sums, query.new_empty(0)
+        if wide[0] is not query or wide[2] is not value:
+            # Rows of all heads side by side, as torch's operators have them.
+            out = out.narrow(-1, 0, value.size(-1)).transpose(1, 2).contiguous().transpose(1, 2)
+        return out, sums, query.new_empty(0)
     scores = _scores(query, key, bias, is_causal, scale)
     sums = scores.logsumexp(-1)
     weights = (scores - sums.masked_fill(sums == -math.inf, 0).unsqueeze(-1)).exp()
@@ -105,17 +108,13 @@ def _backward(grad, given, out, sums, kept, dropout_p, is_causal, scale, wants_b
     of_weights = (wide @ wide_value.to(wide.dtype).mT) * factor
     deltas = (wide * out.to(wide.dtype)).sum(-1, keepdim=True)
     of_scores = weights * (of_weights - deltas)
-    by = _scale(query, scale)
-    of_query = (of_scores @ wide_key.to(wide.dtype)) * by
-    of_key = (of_scores.mT @ query.to(wide.dtype)) * by
-    of_value = (weights * factor).mT @ wide
+    # Products with weights and gradients of scores are those of 16 bits, as in torch's kernels.
+    of_products = (of_scores * _scale(query, scale)).to(query.dtype)
+    of_query = of_products @ wide_key
+    of_key = of_products.mT @ query
+    of_value = (weights * factor).to(grad.dtype).mT @ grad
     of_bias = None if bias is None or not wants_bias else _summed(of_scores, bias).to(bias.dtype)
-    return (
-        of_query.to(query.dtype),
-        _of_heads(of_key.to(key.dtype), key),
-        _of_heads(of_value.to(value.dtype), value),
-        of_bias,
-    )
+    return of_query, _of_heads(of_key, key), _of_heads(of_value, value), of_bias
 
 
 def _of_one_size(*tensors):

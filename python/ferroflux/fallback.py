@@ -14,6 +14,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from . import _native, host_constants, host_inputs, runner, segments
+from .graph import mutated_inputs
 from .options import Options
 from .plain import FallbackWarning
 
@@ -49,6 +50,7 @@ def compiled(gm: GraphModule, options: Options, constants: set[str]) -> tuple[ru
 def split(gm: GraphModule, options: Options, refused: list[tuple[str, str, str]], constants: set[str]) -> Callable[[list], list]:
     """Compiles what is supported of a graph and lets torch run the rest."""
     reasons = {name: (target, why) for name, target, why in refused}
+    constants = constants - {node.name for node in mutated_inputs(gm)}
     gm, copies = without_copies(gm)
     # What is refused for other reasons than its operators cannot be split off.
     named = any(node.name in reasons for node in gm.graph.nodes if node.op == "call_function")

@@ -40,12 +40,19 @@ def mark(graph: Graph) -> list[Node]:
     from torch.utils.checkpoint import CheckpointPolicy
 
     sources: dict[Node, frozenset[Node] | None] = {}
+    written = {n.args[0] for n in graph.nodes if n.op == "call_function" and n.target is aten.copy_.default}
     marked = []
     for node in graph.nodes:
+        # The backward would find another value in an input that is written, and in its views.
+        if node in written or any(read in written for read in node.all_input_nodes):
+            written.add(node)
+            sources[node] = None
+            continue
         sources[node] = _sources(node, sources)
         given = sources[node]
-        # What another operator gives is its own source.
-        if given is None or node in given or node.op != "call_function" or "recompute" in node.meta:
+        # What another operator gives is its own source; sizes are kept as numbers.
+        is_own = given is None or node in given or not isinstance(node.meta.get("val"), torch.Tensor)
+        if is_own or node.op != "call_function" or "recompute" in node.meta:
             continue
         if _bytes(node) >= FACTOR * sum(map(_bytes, given)):
             node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
@@ -58,13 +65,14 @@ def _sources(node: Node, known: dict[Node, frozenset[Node] | None]) -> frozenset
     it; ``None`` where there are others."""
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor):
-        # Sizes are kept as numbers.
         return frozenset() if isinstance(value, (int, torch.SymInt)) else None
+    whole = not value.is_floating_point() and not value.is_complex()
     if node.op == "call_function" and _is_repeatable(node.target):
         given = [known[read] for read in node.all_input_nodes]
-        if all(one is not None for one in given) and (_is_cheap(node.target) or not any(given)):
+        # Integers that sizes alone decide, such as counts of documents, are few.
+        counted = whole and not any(given)
+        if all(one is not None for one in given) and (_is_cheap(node.target) or counted):
             return frozenset().union(*given)
-    whole = not value.is_floating_point() and not value.is_complex()
     return frozenset([node]) if whole else None
 
 

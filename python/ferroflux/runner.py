@@ -13,7 +13,7 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from . import _native, precision
+from . import _native, host_inputs, precision
 from .graph import Text
 from .options import Options
 from .plain import Plain
@@ -315,9 +315,18 @@ def devices_at(node: Node) -> set[str]:
     return {t.device.type for t in tensors if t.device.type != "cpu" or t.dim() > 0}
 
 
+def devices_used(node: Node) -> set[str]:
+    """The types of the devices of a node's tensors and of those that it reads. Arguments of the host that are only moved may lie there:
+    each call moves them."""
+    if host_inputs.is_only_moved(node):
+        return set()
+    reads = [] if host_inputs.is_move(node) and host_inputs.is_only_moved(node.args[0]) else node.all_input_nodes
+    return devices_at(node).union(*map(devices_at, reads))
+
+
 def device_of(gm: GraphModule) -> str:
     """The device type of a graph's tensors. Raises ``Unsupported`` with the nodes of the host where there are several."""
-    used = {node: devices_at(node).union(*map(devices_at, node.all_input_nodes)) for node in gm.graph.nodes}
+    used = {node: devices_used(node) for node in gm.graph.nodes}
     found = set().union(*used.values())
     home = next((kind for kind in sorted(found) if kind != "cpu"), "cpu")
     if len(found) > 1:

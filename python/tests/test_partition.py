@@ -65,3 +65,36 @@ def test_empty_tensors_that_other_operators_give_are_kept(compiled):
     assert torch.equal(out, torch.zeros(3, 2))
     (found,) = torch.autograd.grad(out.sum(), table)
     assert torch.equal(found, torch.zeros(4, 2))
+
+
+def test_what_is_computed_from_a_written_buffer_is_kept(compiled):
+    class Counting(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("seen", torch.tensor([5]))
+
+        def forward(self, q):
+            shown = torch.arange(24)[None] < self.seen[:, None]
+            self.seen += 9
+            return F.scaled_dot_product_attention(q, q.sin(), q.cos(), attn_mask=torch.where(shown, 0.0, -1e9).expand(1, 1, 24, 24))
+
+    q = torch.randn(1, 2, 24, 8, requires_grad=True)
+    found = []
+    for make in (lambda module: module, compiled):
+        module = Counting()
+        found.append(torch.autograd.grad(make(module)(q).pow(2).sum(), q)[0])
+        assert module.seen.item() == 14
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-4)
+
+
+def test_sizes_are_kept_as_numbers(compiled, monkeypatch):
+    shapes = kept(monkeypatch)
+
+    def f(x, w):
+        h = x @ w
+        c = torch.cat([h, h])
+        return c.view(c.shape[0] // 2, -1).sum(1)
+
+    x, w = torch.randn(6, 4, requires_grad=True), torch.randn(4, 5, requires_grad=True)
+    compiled(f, dynamic=True)(x, w).sum().backward()
+    assert all(len(shape) < 2 or shape[0] != 12 for shape in shapes[0][1:]), shapes

@@ -142,9 +142,9 @@ impl Optimized {
     ) -> Result<(Kernels, LoadedExecutable), Error> {
         in_place_or_returned(backend, kernel_options.in_place, &|in_place| {
             let unchecked_indices = options.unchecked_indices;
-            let filters_last = backend.has_device_memory();
+            let on_device = backend.has_device_memory();
             let kernel_options =
-                KernelOptions { in_place, unchecked_indices, filters_last, ..kernel_options.clone() };
+                KernelOptions { in_place, unchecked_indices, on_device, ..kernel_options.clone() };
             let mut kernels = pipeline::lower(&self.graph, &kernel_options, cx)?;
             if in_place {
                 crate::foreign::lend_results(&mut kernels, &kernel_options.lent_results);

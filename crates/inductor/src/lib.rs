@@ -36,6 +36,7 @@ mod kernels;
 mod layout;
 mod lower;
 mod merge;
+mod narrow;
 mod peak;
 mod realize;
 mod schedule;
@@ -69,9 +70,9 @@ pub struct Options {
     /// Whether the caller answers for indices from data: then none is checked, and one that is out of bounds accesses
     /// unrelated memory.
     pub unchecked_indices: bool,
-    /// Whether weights of convolutions that are row-major inputs are copied, so that neighbouring channels lie side by side: for
-    /// devices, whose threads read these together.
-    pub filters_last: bool,
+    /// Whether the program is for a device. Weights of convolutions that are row-major inputs are copied then, so that neighbouring channels
+    /// lie side by side for its threads, which read these together; and products of widened 16-bit floats read these as they are.
+    pub on_device: bool,
     /// Whether no exchanges stand side by side: for ranks whose programs differ so much that each would bring others together.
     pub apart: bool,
 }
@@ -100,8 +101,11 @@ fn compile_part(
     options: &Options,
 ) -> Result<Program, InductorError> {
     let mut defs = lower::lower(graph, symbols, known, options)?;
+    if options.on_device {
+        narrow::run(&mut defs);
+    }
     realize::realize(&mut defs);
-    if options.filters_last {
+    if options.on_device {
         filters::run(&mut defs);
     }
     in_place::narrow(&mut defs);

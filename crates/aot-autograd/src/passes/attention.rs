@@ -56,15 +56,19 @@ struct Hidden {
     condition: ValueId,
     /// Which of them hide a score.
     when: bool,
-    /// Minus infinity, or `FAINT`.
+    /// Minus infinity, or a number beside which any score is lost.
     by: f64,
 }
 
-/// What replaces a score, in place of any number that hides it: any score is lost beside it, so that of a row without a shown key all
-/// weights are the same, as if it replaced them. No sum of a few such numbers overflows.
-const FAINT: f64 = -1e30;
 /// A number that replaces a score hides it where it is at most this.
 const HIDES: f64 = -1e9;
+/// What stands for such a number where it is the only mask: any score is lost beside it, so that in a row without a shown key all weights
+/// are the same, as if it replaced them.
+const FAINT: f64 = -1e30;
+/// Beside a number of at most this any score is lost.
+const LOSES: f64 = -1e20;
+/// The least finite number of `bf16`.
+const LEAST_BF16: f64 = -3.3895313892515355e38;
 
 /// A mask `[1, windows, heads, rows, keys]` (the last three may be 1) on scores whose first dimension is `batch` times `windows`.
 struct Windows {
@@ -127,6 +131,16 @@ fn scaled_queries(b: &mut Builder<'_>, parts: &Parts) -> Result<ValueId, OpError
 
 /// The sum of the masks, of four dimensions. `q` tells the number of heads.
 fn mask(b: &mut Builder<'_>, added: &Added, q: ValueId) -> Result<Option<ValueId>, OpError> {
+    if let ([], [only], None) = (&added.masks[..], &added.hidden[..], &added.windows)
+        && only.by == f64::NEG_INFINITY
+    {
+        let shown = shown(b, only)?;
+        let mut sizes: Shape = b.sizes(shown)?;
+        while sizes.len() < 4 {
+            sizes.insert(1, SymExpr::ONE);
+        }
+        return b.reshape(shown, &sizes).map(Some);
+    }
     let mut masks = Vec::new();
     let whole = if added.windows.is_some() { 5 } else { 4 };
     // A bias that was added in a wider dtype is not rounded: those that grow with the distance of query and key would lose whole
@@ -176,9 +190,14 @@ fn mask(b: &mut Builder<'_>, added: &Added, q: ValueId) -> Result<Option<ValueId
     Ok(Some(sum))
 }
 
+/// The truth values that show scores.
+fn shown(b: &mut Builder<'_>, hidden: &Hidden) -> Result<ValueId, OpError> {
+    if hidden.when { b.not(hidden.condition) } else { Ok(hidden.condition) }
+}
+
 /// What hides scores, as a mask that is added.
 fn replaced(b: &mut Builder<'_>, hidden: &Hidden, dtype: DType) -> Result<ValueId, OpError> {
-    let shown = if hidden.when { b.not(hidden.condition)? } else { hidden.condition };
+    let shown = shown(b, hidden)?;
     let zero = b.full(&[], Scalar::zero(dtype), dtype)?;
     let by = b.full(&[], Scalar::from(hidden.by), dtype)?;
     b.select(shown, zero, by)
@@ -209,6 +228,7 @@ fn parts(graph: &Graph, site: &Site<'_>) -> Option<Parts> {
             break;
         }
     }
+    settle(&mut added, site)?;
     // What is added for each window is the same for all of the batch.
     let repeated = |m: &ValueId| sizes(graph, *m).is_some_and(|s| s[0] == SymExpr::ONE);
     let mut masks = added.masks.iter().chain(added.hidden.iter().map(|h| &h.condition));
@@ -299,11 +319,31 @@ fn hidden(graph: &Graph, v: ValueId, rank: usize, site: &Site<'_>) -> Option<(Va
         _ => return None,
     };
     let n = uniform(graph, number, &site.cx.opaque)?.as_f64();
-    // Masks have the dtype of the result, in which `FAINT` must be a number.
-    let finite = n <= HIDES && n.is_finite() && site.meta.dtype != DType::F16;
-    let by = if n == f64::NEG_INFINITY { n } else { finite.then_some(FAINT)? };
+    if n.is_nan() || n > HIDES {
+        return None;
+    }
     let condition = unexpanded(graph, *condition, rank);
-    Some((unwidened(graph, scores), Hidden { condition, when, by }))
+    Some((unwidened(graph, scores), Hidden { condition, when, by: n }))
+}
+
+/// Decides on what is added in the place of what replaced. `None` where rows without a shown key would differ: such a row has equal weights
+/// where a number replaces its scores, and no gradient flows to these.
+fn settle(added: &mut Added, site: &Site<'_>) -> Option<()> {
+    let finite = added.hidden.iter().filter(|h| h.by.is_finite()).count();
+    let alone = added.hidden.len() == 1;
+    if finite == 0 {
+        return Some(());
+    }
+    // Masks have the dtype of the result, whose least number `f16` does not lose scores beside.
+    let refused = site.cx.to_be_differentiated || site.meta.dtype == DType::F16 || !alone;
+    let hidden = added.hidden.first_mut().filter(|_| !refused)?;
+    let least = if site.meta.dtype == DType::BF16 { LEAST_BF16 } else { f64::from(f32::MIN) };
+    hidden.by = match hidden.by {
+        n if n <= LOSES => n.max(least),
+        _ if added.masks.is_empty() && added.windows.is_none() => FAINT,
+        _ => return None,
+    };
+    Some(())
 }
 
 /// Most operators between a product and its softmax that are looked through.

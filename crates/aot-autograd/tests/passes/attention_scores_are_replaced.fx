@@ -43,7 +43,7 @@ graph "g" {
 #   %y: f32[2, 3, 6, 4] = prims.permute(%kt, [0, 1, 3, 2])
 #   %y_1: bool[1, 1, 5, 6] = prims.not(%c)
 #   %y_2: f32[] = prims.full([], 0.0, f32)
-#   %y_3: f32[] = prims.full([], -1e30, f32)
+#   %y_3: f32[] = prims.full([], -3.4028234663852886e38, f32)
 #   %y_4: f32[1, 1, 5, 6] = prims.expand(%y_2, [1, 1, 5, 6])
 #   %y_5: f32[1, 1, 5, 6] = prims.expand(%y_3, [1, 1, 5, 6])
 #   %y_6: f32[1, 1, 5, 6] = prims.select(%y_1, %y_4, %y_5)

@@ -32,8 +32,8 @@ pub(crate) struct KernelOptions {
     pub(crate) lent_results: Vec<bool>,
     /// Whether indices from data are not checked.
     pub(crate) unchecked_indices: bool,
-    /// Whether weights of convolutions that the caller has row-major are copied to the order in which a device reads them.
-    pub(crate) filters_last: bool,
+    /// Whether the program is for a device.
+    pub(crate) on_device: bool,
     /// Whether exchanges between ranks stay apart.
     pub(crate) apart: bool,
 }
@@ -90,7 +90,7 @@ pub(crate) fn lower(optimized: &Graph, options: &KernelOptions, cx: &Cx<'_>) -> 
         output_strides: options.output_strides.clone(),
         written,
         unchecked_indices: options.unchecked_indices,
-        filters_last: options.filters_last,
+        on_device: options.on_device,
         apart: options.apart,
     };
     let program = inductor::compile(optimized, &options)?;

@@ -78,6 +78,16 @@ impl<D: Driver> Instance<D> {
         self.inputs.iter().enumerate().filter_map(moved).collect()
     }
 
+    /// How many inputs that libraries read are copied, though they lie where they could be read.
+    pub(super) fn copied(&self, prepared: &Prepared, uses: &Uses, call: &CallTensors<'_>) -> usize {
+        let copied = |(n, bound): &(usize, &Bound<D>)| {
+            let could_be_read =
+                matches!(call.sources[*n], Source::Device(_)) && uses.library[prepared.inputs[*n].root];
+            matches!(bound, Bound::Own(_)) && could_be_read
+        };
+        self.inputs.iter().enumerate().filter(copied).count()
+    }
+
     /// Runs a call whose tensors libraries find where they were.
     ///
     /// # Safety

@@ -139,7 +139,7 @@ impl<D: Driver> Recorded<D> {
     ) -> Result<Option<usize>, GpuError> {
         self.instances.retain(|i| i.generation == call.generation);
         let Some(uses) = &self.uses else {
-            self.record(prepared, parts, call, addresses, false)?;
+            self.record(prepared, parts, call, addresses, (false, false))?;
             return Ok(None);
         };
         let moved: Vec<Vec<usize>> = self.instances.iter().map(|i| i.moved(prepared, uses, call)).collect();
@@ -147,31 +147,37 @@ impl<D: Driver> Recorded<D> {
             copies: i.copies,
             is_free: i.is_free(),
             moved: moved.len(),
+            copied: i.copied(prepared, uses, call),
             used: i.used,
         };
         let all: Vec<Standing> = self.instances.iter_mut().zip(&moved).map(standing).collect();
-        let results = prepared.outputs.iter().map(|(_, bytes)| bytes).sum();
-        let copies = match choose(&all, self.credit, results) {
+        let results: u64 = prepared.outputs.iter().map(|(_, bytes)| bytes).sum();
+        let on_host = |(n, source): (usize, &Source)| match source {
+            Source::Host | Source::Unaligned(_) => prepared.inputs[n].bytes,
+            _ => 0,
+        };
+        let own: u64 = call.sources.iter().enumerate().map(on_host).sum();
+        let (copies, exact) = match choose(&all, self.credit, results + own) {
             Choice::Replay(n) => {
                 if !all[n].copies && self.instances[n].used + 1 < self.calls {
                     self.credit.earn();
                 }
                 return Ok(Some(n));
             }
-            Choice::Record { copies } => {
+            Choice::Record { copies, exact } => {
                 if !copies {
                     self.credit.spend(all.iter().filter(|s| !s.copies).count());
                 }
-                copies
+                (copies, exact)
             }
             Choice::Again(n) => {
                 let copies = all[n].copies;
                 moved[n].iter().for_each(|input| self.moves[usize::from(copies)][*input] += 1);
                 self.instances.remove(n);
-                copies
+                (copies, false)
             }
         };
-        let made = self.record(prepared, parts, call, addresses, copies)?;
+        let made = self.record(prepared, parts, call, addresses, (copies, exact))?;
         Ok(made.then(|| self.instances.len() - 1))
     }
 
@@ -181,14 +187,14 @@ impl<D: Driver> Recorded<D> {
     }
 
     /// Records the call as the last instance, and returns whether that succeeded. `copies`: what libraries write is copied for
-    /// the caller.
+    /// the caller; `exact`: no input is copied.
     fn record(
         &mut self,
         prepared: &mut Prepared,
         parts: &Parts<'_, D>,
         call: &CallTensors<'_>,
         addresses: &mut [u64],
-        copies: bool,
+        (copies, exact): (bool, bool),
     ) -> Result<bool, GpuError> {
         let name = &parts.program.name;
         if let Err(why) = &prepared.list {
@@ -200,7 +206,7 @@ impl<D: Driver> Recorded<D> {
             self.give_up(name, "the addresses of tensors that library calls use change too often");
             return Ok(false);
         }
-        let inputs = self.bound_inputs(prepared, parts, call, copies)?;
+        let inputs = self.bound_inputs(prepared, parts, call, (copies, exact))?;
         let outputs = self.output_blocks(prepared, parts, copies)?;
         write_addresses(prepared, &inputs, &outputs, parts.dummy, addresses);
         let Ok(list) = &mut prepared.list else { return Ok(false) };
@@ -235,12 +241,14 @@ impl<D: Driver> Recorded<D> {
         prepared: &Prepared,
         parts: &Parts<'_, D>,
         call: &CallTensors<'_>,
-        copies: bool,
+        (copies, exact): (bool, bool),
     ) -> Result<Vec<Bound<D>>, GpuError> {
         let one = |(n, source): (usize, &Source)| {
             Ok(match *source {
                 Source::Empty => Bound::Empty,
-                Source::Device(address) if !self.is_staged(parts, n, copies) => Bound::Caller(address),
+                Source::Device(address) if exact || !self.is_staged(parts, n, copies) => {
+                    Bound::Caller(address)
+                }
                 _ => Bound::Own(parts.memory.block(prepared.inputs[n].bytes)?),
             })
         };

@@ -20,8 +20,10 @@ const MOST_WITH_CREDIT: usize = 32;
 const FIRST_CREDIT: usize = 6;
 /// More recordings that are made for each one that was of use after others had run.
 const CREDIT_OF_A_USE: usize = 2;
-/// Where the results of a program are larger, in bytes, no recording is made because an input of libraries lies elsewhere.
-const LARGE_RESULTS: u64 = 32 << 20;
+/// Where a recording's memory is larger, in bytes, none is made because an input of libraries lies elsewhere.
+const LARGE: u64 = 32 << 20;
+/// The most bytes of recordings that are made by credit: they keep their memory when the caller lets go of it.
+const MOST_BYTES: u64 = 4 << 30;
 
 /// How many more recordings may be made that give their memory away.
 #[derive(Clone, Copy, Debug)]
@@ -47,7 +49,7 @@ impl Credit {
     }
 
     fn allows(self, giving: usize) -> bool {
-        giving < MOST_GIVING || (giving < MOST_WITH_CREDIT && self.0 > 0)
+        giving < MOST_WITH_CREDIT && self.0 > 0
     }
 }
 
@@ -60,6 +62,8 @@ pub(super) struct Standing {
     pub(super) is_free: bool,
     /// How many inputs that libraries read lie elsewhere now.
     pub(super) moved: usize,
+    /// How many inputs that libraries read it copies in this call, which it could read where they lie.
+    pub(super) copied: usize,
     /// The number of the last call that ran it.
     pub(super) used: u64,
 }
@@ -69,28 +73,31 @@ pub(super) struct Standing {
 pub(super) enum Choice {
     /// It runs this recording.
     Replay(usize),
-    /// It makes another recording.
-    Record { copies: bool },
+    /// It makes another recording. `exact`: one that copies no inputs, for the calls of a round that have these.
+    Record { copies: bool, exact: bool },
     /// It makes this recording again, for the present addresses.
     Again(usize),
 }
 
-/// The choice among recordings of a program whose results have so many bytes. One that is not free is never chosen, unless it copies.
-pub(super) fn choose(all: &[Standing], credit: Credit, results: u64) -> Choice {
+/// The choice among recordings of a program, each of which has so many bytes of its own. One that is not free is never chosen, unless it copies.
+pub(super) fn choose(all: &[Standing], credit: Credit, bytes: u64) -> Choice {
     let giving = || all.iter().enumerate().filter(|(_, s)| !s.copies);
-    // The one that ran last is given up first: of a round of calls, that is the one which waits longest for its turn.
-    let free = giving().filter(|(_, s)| s.is_free).min_by_key(|(_, s)| (s.moved, Reverse(s.used)));
+    // One that copies no inputs first. The one that ran last is given up first: of a round of calls, it waits longest for its turn.
+    let free = giving().filter(|(_, s)| s.is_free).min_by_key(|(_, s)| (s.moved, s.copied, Reverse(s.used)));
     let count = giving().count();
     // Where all are held, the caller has as much memory; beside a free one its memory is more than the caller has.
-    let more = credit.allows(count) && (free.is_none() || count < MOST_GIVING || results <= LARGE_RESULTS);
+    let small = bytes.saturating_mul(count as u64 + 1) <= MOST_BYTES && (free.is_none() || bytes <= LARGE);
+    let more = count < MOST_GIVING || (credit.allows(count) && small);
     match free {
-        Some((n, s)) if s.moved == 0 => return Choice::Replay(n),
-        _ if more => return Choice::Record { copies: false },
+        Some((n, s)) if s.moved == 0 && (s.copied == 0 || !more || count < MOST_GIVING) => {
+            return Choice::Replay(n);
+        }
+        _ if more => return Choice::Record { copies: false, exact: count >= MOST_GIVING },
         Some((n, _)) => return Choice::Again(n),
         None => {}
     }
     match all.iter().position(|s| s.copies) {
-        None => Choice::Record { copies: true },
+        None => Choice::Record { copies: true, exact: false },
         Some(n) if all[n].moved == 0 => Choice::Replay(n),
         Some(n) => Choice::Again(n),
     }
@@ -101,10 +108,10 @@ mod tests {
     use super::*;
 
     const fn giving(is_free: bool, moved: usize) -> Standing {
-        Standing { copies: false, is_free, moved, used: 0 }
+        Standing { copies: false, is_free, moved, copied: 0, used: 0 }
     }
     const fn copying(moved: usize) -> Standing {
-        Standing { copies: true, is_free: true, moved, used: 0 }
+        Standing { copies: true, is_free: true, moved, copied: 0, used: 0 }
     }
 
     /// The choice for small results without credit.
@@ -117,11 +124,13 @@ mod tests {
         assert_eq!(without(&[giving(true, 0)]), Choice::Replay(0));
         assert_eq!(without(&[giving(false, 0), giving(true, 0)]), Choice::Replay(1));
         assert_eq!(without(&[copying(0), giving(true, 3), giving(true, 0)]), Choice::Replay(2));
+        let staged = Standing { copied: 2, used: 9, ..giving(true, 0) };
+        assert_eq!(without(&[staged, giving(true, 0)]), Choice::Replay(1), "it copies nothing");
     }
 
     #[test]
     fn others_are_made_while_there_are_few() {
-        let more = Choice::Record { copies: false };
+        let more = Choice::Record { copies: false, exact: false };
         assert_eq!(without(&[]), more);
         assert_eq!(without(&[giving(false, 0)]), more, "its results are held");
         assert_eq!(without(&[giving(true, 1)]), more, "an input moved");
@@ -140,21 +149,29 @@ mod tests {
     fn results_are_copied_where_all_are_held() {
         let held = [giving(false, 0); MOST_GIVING];
         let with = |one| [held[0], held[1], one];
-        assert_eq!(without(&held), Choice::Record { copies: true });
+        assert_eq!(without(&held), Choice::Record { copies: true, exact: false });
         assert_eq!(without(&with(copying(0))), Choice::Replay(2));
         assert_eq!(without(&with(copying(1))), Choice::Again(2));
     }
 
     #[test]
     fn credit_makes_more() {
-        let (credit, more) = (Credit::default(), Choice::Record { copies: false });
+        let (credit, more) = (Credit::default(), Choice::Record { copies: false, exact: true });
         let held = [giving(false, 0); MOST_GIVING];
         let moved = [giving(true, 1); MOST_GIVING];
-        assert_eq!(choose(&held, credit, u64::MAX), more, "the caller has their memory");
-        assert_eq!(choose(&moved, credit, LARGE_RESULTS), more);
-        assert_eq!(choose(&moved, credit, LARGE_RESULTS + 1), Choice::Again(0), "it would take memory");
+        assert_eq!(choose(&held, credit, LARGE + 1), more, "the caller has their memory");
+        assert_eq!(
+            choose(&held, credit, MOST_BYTES),
+            Choice::Record { copies: true, exact: false },
+            "it would be kept"
+        );
+        assert_eq!(choose(&moved, credit, LARGE), more);
+        let staged = [Standing { copied: 1, ..giving(true, 0) }; MOST_GIVING];
+        assert_eq!(choose(&staged, credit, LARGE), more, "one that reads where they lie");
+        assert_eq!(without(&staged), Choice::Replay(0));
+        assert_eq!(choose(&moved, credit, LARGE + 1), Choice::Again(0), "it would take memory");
         let full = [giving(false, 0); MOST_WITH_CREDIT];
-        assert_eq!(choose(&full, credit, 0), Choice::Record { copies: true });
+        assert_eq!(choose(&full, credit, 0), Choice::Record { copies: true, exact: false });
     }
 
     /// A compiled layer that is called for each of many layers, whose results are held until all have run.
@@ -171,12 +188,12 @@ mod tests {
                 let standing =
                     |(n, own): (usize, &usize)| giving(!held.contains(&n), usize::from(*own != layer));
                 let all: Vec<Standing> = known.iter().enumerate().map(standing).collect();
-                match choose(&all, credit, u64::MAX) {
+                match choose(&all, credit, LARGE) {
                     Choice::Replay(n) => {
                         credit.earn();
                         held.push(n);
                     }
-                    Choice::Record { copies: false } => {
+                    Choice::Record { copies: false, .. } => {
                         credit.spend(known.len());
                         known.push(layer);
                         held.push(known.len() - 1);
@@ -185,7 +202,7 @@ mod tests {
                         known[n] = layer;
                         held.push(n);
                     }
-                    Choice::Record { copies: true } => copied += 1,
+                    Choice::Record { copies: true, .. } => copied += 1,
                 }
             }
         }
@@ -204,8 +221,8 @@ mod tests {
             match without(&all) {
                 Choice::Replay(n) => assert!(all[n].is_free && all[n].moved == 0, "{all:?}"),
                 Choice::Again(n) => assert!(all[n].is_free && all[n].moved > 0, "{all:?}"),
-                Choice::Record { copies: true } => assert!(all.iter().all(|s| !s.copies), "{all:?}"),
-                Choice::Record { copies: false } => {
+                Choice::Record { copies: true, .. } => assert!(all.iter().all(|s| !s.copies), "{all:?}"),
+                Choice::Record { copies: false, .. } => {
                     assert!(all.iter().filter(|s| !s.copies).count() < MOST_GIVING, "{all:?}");
                 }
             }

@@ -1,4 +1,4 @@
-# test fuse filters-last
+# test fuse on-device
 # Three convolutions read one copy with the channels innermost; a weight as large as an image, a window of one point and weights that
 # are bound stay as they are.
 fx 1.0

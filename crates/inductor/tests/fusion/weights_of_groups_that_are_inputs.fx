@@ -1,4 +1,4 @@
-# test fuse filters-last
+# test fuse on-device
 # The gradient of a grouped convolution joins groups and channels of its weight to one dimension, which has no stride in a copy with the
 # channels innermost: the weight is read as it is.
 fx 1.0

@@ -1,5 +1,5 @@
 //! File tests of fusion: every `tests/fusion/*.fx` is a graph of prims, followed by the program that it becomes; with
-//! `# test fuse in-place` new values of buffers are written where the old ones are, with `# test fuse filters-last` weights of
+//! `# test fuse in-place` new values of buffers are written where the old ones are, with `# test fuse on-device` weights of
 //! convolutions that are inputs are read from copies. The program, run point by point,
 //! gives what the graph gives operator by operator. `BLESS=1` rewrites the expectations.
 
@@ -23,11 +23,9 @@ fn fused(file: &File) -> Result<String, String> {
     let options = match file.directive()? {
         "fuse" => plain,
         "fuse in-place" => inductor::Options { written: inductor::buffer_writes(&graph), ..plain },
-        "fuse filters-last" => inductor::Options { filters_last: true, ..plain },
+        "fuse on-device" => inductor::Options { on_device: true, ..plain },
         _ => {
-            return Err(
-                "begin with `# test fuse`, `# test fuse in-place` or `# test fuse filters-last`".into()
-            );
+            return Err("begin with `# test fuse`, `# test fuse in-place` or `# test fuse on-device`".into());
         }
     };
     let program = inductor::compile(&graph, &options).map_err(|e| e.to_string())?;
