@@ -227,6 +227,7 @@ class Recipe:
             "constants": self.constants,
             "resolved": lambda t: t.resolve_conj().resolve_neg(),
             "restrided": _restrided,
+            "pageable": _pageable,
             "otherwise": otherwise or _raised,
             "Error": _native.Error,
         }
@@ -263,20 +264,25 @@ def recipe(gm: GraphModule, options: Options, constants: set[str]) -> Recipe:
 def _body(gm: GraphModule, text: Text, results: Results) -> str | None:
     """The code around the call; ``None`` where the code's results are those of the graph."""
     plain = [f"r[{i}]" for i in range(len(results.returned))]
-    placeholders = [n.meta.get("val") for n in gm.graph.nodes if n.op == "placeholder"]
+    arguments = gm.graph.find_nodes(op="placeholder")
+    placeholders = [n.meta.get("val") for n in arguments]
     lazy = [i for i, v in enumerate(placeholders) if isinstance(v, torch.Tensor) and (v.is_conj() or v.is_neg())]
     on_device = lambda v: isinstance(v, torch.Tensor) and v.device.type != "cpu"
     # Compiled code reads dense tensors of a device in place; those of the host it copies itself.
     gaps = [i for i, v in enumerate(placeholders) if on_device(v) and v.layout is torch.strided and not is_dense(v)]
+    # Page-locked memory would be read when the device gets to it, which may be after the call.
+    read_here = lambda i: not text.places[i].startswith("constant")
+    hosts = [i for i, n in enumerate(arguments) if host_inputs.is_only_moved(n) and read_here(i)]
     # It has complex numbers on a device as pairs of real ones, and returns numbers of the host on the device.
     returned = [n.meta["val"] for n in results.returned]
     pairs = [i for i, v in enumerate(returned) if v.is_complex() and on_device(v)]
     numbers = [i for i, v in enumerate(returned) if not on_device(v)] if device_of(gm) != "cpu" else []
-    if results.expressions == plain and not (results.strange or lazy or gaps or pairs or numbers or text.tensors):
+    if results.expressions == plain and not (results.strange or lazy or gaps or hosts or pairs or numbers or text.tensors):
         return None
     lines = ["def call(args):", *(f"    {line}" for line in results.before)]
     lines += [f"    {name} = args[{i}]" for i, name in sorted(results.kept.items())]
     lines += [f"    args[{i}] = resolved(args[{i}])" for i in lazy]
+    lines += [f"    args[{i}] = pageable(args[{i}])" for i in hosts]
     written = [i for i in gaps if text.places[i] == "write"]
     lines += [f"    w{i} = args[{i}]" for i in written]
     lines += [f"    args[{i}] = args[{i}].contiguous()" for i in gaps]
@@ -303,6 +309,11 @@ def _restrided(t: torch.Tensor, sizes: tuple, strides: tuple) -> torch.Tensor:
         new[index] = t[index]
         return new
     return new.copy_(t)
+
+
+def _pageable(t: torch.Tensor) -> torch.Tensor:
+    """The tensor, copied where its memory is page-locked."""
+    return t.clone() if t.is_pinned() else t
 
 
 def devices_at(node: Node) -> set[str]:

@@ -58,3 +58,12 @@ def test_what_two_arguments_of_the_host_give_stays():
     before = on_host(gm)
     host_inputs.move_first(gm)
     assert on_host(gm) == before
+
+
+def test_page_locked_memory_is_copied_before_the_call():
+    gm = moved(lambda x, table: x + table.to("cuda", torch.float32))
+    text = runner.Text(gm, set())
+    results = runner.Results(gm, text)
+    text.convert(results.returned)
+    body = runner._body(gm, text, results)
+    assert "args[1] = pageable(args[1])" in body and "args[0] = pageable" not in body
