@@ -79,11 +79,13 @@ fn narrowed(defs: &mut Defs, v: BufId, reader: BufId) -> BufId {
 
 /// A definition of the sizes of `like`, whose elements are those of a source at an index.
 fn view(defs: &mut Defs, like: BufId, reader: BufId, (dtype, source, index): (DType, BufId, Shape)) -> BufId {
+    // What depends on weights alone is computed once, and so is what it reads.
+    let constant = defs.get(like).constant;
     let id = copy_before(defs, like, reader);
     let mut b = BodyBuilder::new();
     let value = b.load(source, dtype, index);
     let def = defs.get_mut(id);
     def.kind = DefKind::Loop { insts: b.finish(), value };
-    (def.dtype, def.realized) = (dtype, false);
+    (def.dtype, def.realized, def.constant) = (dtype, false, constant);
     id
 }

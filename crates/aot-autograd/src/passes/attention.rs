@@ -18,6 +18,7 @@ use ir_core::{DType, Scalar, Shape, SymExpr};
 use kernel_ir::ScalarOp;
 use prims::{Builder, OpError};
 
+use super::masks::HIDES;
 use super::matching::{def, def_of, sizes, through, uniform};
 use super::rewrite::{Rule, Site, apply};
 use super::{PassCx, Stats};
@@ -60,8 +61,6 @@ struct Hidden {
     by: f64,
 }
 
-/// A number that replaces a score hides it where it is at most this.
-const HIDES: f64 = -1e9;
 /// What stands for such a number where it is the only mask: any score is lost beside it, so that in a row without a shown key all weights
 /// are the same, as if it replaced them.
 const FAINT: f64 = -1e30;

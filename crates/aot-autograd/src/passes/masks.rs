@@ -16,8 +16,8 @@ use super::{PassCx, Stats};
 
 /// Most operators that are looked at for one mask.
 const MAX_STEPS: u32 = 2000;
-/// A number that is added to a score to hide it, where it is at most this.
-const HIDES: f64 = -1e9;
+/// A number that is added to a score, or replaces it, hides it where it is at most this.
+pub(super) const HIDES: f64 = -1e9;
 
 /// Finds every such mask.
 pub(super) fn run(graph: &mut Graph, _: &PassCx) -> Stats {
