@@ -1,8 +1,11 @@
-"""The attention operators that torch chooses for tensors of a CUDA device, in terms of the one that the compiler has.
+"""The attention operators that torch chooses for tensors of a CUDA device, in terms of those that the compiler has.
 
 Their additional results are sizes, states of torch's generator and logarithms of sums in layouts of their own. Here the
 logarithms are `[B, H, L]`, and in the place of the generator's state stands what the backward needs of the random numbers:
-the mask of dropout itself, `[B, H, L, S]`. Rules of AOTAutograd see to both directions, so the two always agree.
+a bit for each weight, whether it is kept, in words `[B, H, L, S / 32]`. Rules of AOTAutograd see to both directions, so the two
+always agree.
+
+Not here: what the operators with dropout are (``operators``).
 """
 
 from __future__ import annotations
@@ -12,7 +15,11 @@ from typing import Any, Callable
 
 import torch
 
+from . import operators
+from .operators import of_heads, with_heads_of
+
 aten = torch.ops.aten
+own = torch.ops.ferroflux
 
 
 def rules() -> dict[torch._ops.OpOverload, Callable]:
@@ -72,49 +79,63 @@ def cudnn_backward(
 
 
 def _forward(query, key, value, bias, dropout_p, is_causal, scale):
-    """The result, the logarithms of the sums `[B, H, L]` in float32, and the mask of dropout (empty without)."""
-    key, value = _with_heads_of(query, key), _with_heads_of(query, value)
+    """The result, the logarithms of the sums `[B, H, L]` in float32 or wider, and the words of kept weights (empty without dropout)."""
+    if dropout_p >= 1.0:
+        out, sums, none = _forward(query, key, value, bias, 0.0, is_causal, scale)
+        return torch.zeros_like(out), sums, none
+    key, value = with_heads_of(query, key), with_heads_of(query, value)
+    mask, is_causal = _one_mask(query, key, bias, is_causal)
     if dropout_p == 0.0:
         operator = aten._scaled_dot_product_flash_attention_for_cpu.default
         wide = _of_one_size(query, key, value)
-        out, sums = operator(*wide, 0.0, is_causal, attn_mask=bias, scale=_scale(query, scale))
+        out, sums = operator(*wide, 0.0, is_causal, attn_mask=mask, scale=_scale(query, scale))
         if wide[0] is not query or wide[2] is not value:
             # Rows of all heads side by side, as torch's operators have them.
             out = out.narrow(-1, 0, value.size(-1)).transpose(1, 2).contiguous().transpose(1, 2)
         return out, sums, query.new_empty(0)
-    scores = _scores(query, key, bias, is_causal, scale)
-    sums = scores.logsumexp(-1)
-    weights = (scores - sums.masked_fill(sums == -math.inf, 0).unsqueeze(-1)).exp()
-    kept = torch.rand_like(weights) >= dropout_p
-    weights = weights * kept * (1 / (1 - dropout_p))
-    return (weights.to(value.dtype) @ value), sums, kept
+    kept = own.kept_weights.default(query, key.size(2), dropout_p)
+    out, sums = own.attention.default(query, key, value, mask, kept, dropout_p, is_causal, _scale(query, scale))
+    return out, sums, kept
 
 
 def _backward(grad, given, out, sums, kept, dropout_p, is_causal, scale, wants_bias) -> tuple[Any, Any, Any, Any]:
     """Gradients of queries, keys, values and the bias, which is ``None`` where it is not wanted."""
     query, key, value, bias = given
-    wide_key, wide_value = _with_heads_of(query, key), _with_heads_of(query, value)
+    if dropout_p >= 1.0:
+        return (*map(torch.zeros_like, given[:3]), torch.zeros_like(bias) if wants_bias else None)
+    if wants_bias:
+        return _through_scores(grad, given, out, sums, kept, dropout_p, is_causal, _scale(query, scale))
+    wide_key, wide_value = with_heads_of(query, key), with_heads_of(query, value)
     sums = sums.reshape(sums.shape[:3])
-    if dropout_p == 0.0 and not wants_bias:
+    mask, is_causal = _one_mask(query, key, bias, is_causal)
+    if dropout_p == 0.0:
         operator = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
         grad, out, *wide = _of_one_size(grad, out, query, wide_key, wide_value)
-        gradients = operator(grad, *wide, out, sums, 0.0, is_causal, attn_mask=bias, scale=_scale(query, scale))
-        of_query, of_key, of_value = (g.narrow(-1, 0, t.size(-1)) for g, t in zip(gradients, given))
-        return of_query, _of_heads(of_key, key), _of_heads(of_value, value), None
-    scores = _scores(query, wide_key, bias, is_causal, scale)
-    weights = (scores - sums.masked_fill(sums == -math.inf, 0).unsqueeze(-1)).exp()
-    factor = kept.to(weights.dtype) * (1 / (1 - dropout_p)) if dropout_p else 1.0
-    wide = grad.to(weights.dtype)
-    of_weights = (wide @ wide_value.to(wide.dtype).mT) * factor
-    deltas = (wide * out.to(wide.dtype)).sum(-1, keepdim=True)
-    of_scores = weights * (of_weights - deltas)
-    # Products with weights and gradients of scores are those of 16 bits, as in torch's kernels.
-    of_products = (of_scores * _scale(query, scale)).to(query.dtype)
-    of_query = of_products @ wide_key
-    of_key = of_products.mT @ query
-    of_value = (weights * factor).to(grad.dtype).mT @ grad
-    of_bias = None if bias is None or not wants_bias else _summed(of_scores, bias).to(bias.dtype)
-    return of_query, _of_heads(of_key, key), _of_heads(of_value, value), of_bias
+        found = operator(grad, *wide, out, sums, 0.0, is_causal, attn_mask=mask, scale=_scale(query, scale))
+        found = [g.narrow(-1, 0, t.size(-1)) for g, t in zip(found, given)]
+    else:
+        optional = (mask, kept, dropout_p, is_causal, _scale(query, scale))
+        found = own.attention_backward.default(grad, query, wide_key, wide_value, out, sums, *optional)
+    return found[0], of_heads(found[1], key), of_heads(found[2], value), None
+
+
+def _through_scores(grad, given, out, sums, kept, dropout_p, is_causal, scale):
+    """All gradients where that of the bias is wanted, which is as large as the scores but for what is broadcast."""
+    query, key, value, bias = given
+    wide_key, wide_value = with_heads_of(query, key), with_heads_of(query, value)
+    scores = operators.scores_of(query, wide_key, bias, is_causal, scale)
+    weights = operators.weights_of(scores, sums.reshape(sums.shape[:3]))
+    factors = operators.factors(kept, key.size(2), dropout_p, weights.dtype) if dropout_p else 1.0
+    found = operators.gradients(grad, query, wide_key, wide_value, out, weights, factors, scale)
+    of_query, of_key, of_value, of_scores = found
+    return of_query, of_heads(of_key, key), of_heads(of_value, value), _summed(of_scores, bias).to(bias.dtype)
+
+
+def _one_mask(query, key, bias, is_causal):
+    """A bias and the order of positions, which exclude each other, as one of both."""
+    if bias is None or not is_causal:
+        return bias, is_causal
+    return bias.masked_fill(operators.hidden_behind(query.size(2), key.size(2), bias.device), -math.inf), False
 
 
 def _of_one_size(*tensors):
@@ -125,29 +146,6 @@ def _of_one_size(*tensors):
 
 def _scale(query, scale):
     return 1 / math.sqrt(query.size(-1)) if scale is None else scale
-
-
-def _scores(query, key, bias, is_causal, scale):
-    """`q kᵀ scale + bias`, in float32 or wider."""
-    wide = torch.float64 if query.dtype == torch.float64 else torch.float32
-    scores = (query.to(wide) @ key.to(wide).mT) * _scale(query, scale)
-    if is_causal:
-        rows = torch.arange(scores.size(-2), device=scores.device).unsqueeze(-1)
-        scores = scores.masked_fill(torch.arange(scores.size(-1), device=scores.device) > rows, -math.inf)
-    if bias is not None:
-        scores = scores + bias.to(wide)
-    return scores
-
-
-def _with_heads_of(query, tensor):
-    """Keys or values with a head for each of the queries', where groups of queries share one."""
-    groups = query.size(1) // tensor.size(1)
-    return tensor if groups == 1 else tensor.repeat_interleave(groups, 1)
-
-
-def _of_heads(grad, tensor):
-    """The gradient of keys or values from that of `_with_heads_of`."""
-    return grad if grad.size(1) == tensor.size(1) else grad.unflatten(1, (tensor.size(1), -1)).sum(2)
 
 
 def _summed(grad, tensor):

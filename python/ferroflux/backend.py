@@ -64,7 +64,8 @@ def ferroflux(
     from torch._dynamo.backends.common import aot_autograd
 
     chosen = parse(mode, options)
-    fused_attention.ask_for_fused(gm)
+    # Eager PyTorch draws the numbers of the plain form on the CPU.
+    fused_attention.ask_for_fused(gm, dropped=() if chosen.random == "torch" else ("cpu",))
     plain = {kind: compiler(chosen, kind) for kind in ("forward", "backward", "inference")}
     if kept(chosen):
         from . import aot_cache

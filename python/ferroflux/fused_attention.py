@@ -4,7 +4,10 @@ AOTAutograd replaces such a call by one of torch's fused operators, which the co
 that attention is made of, whose weights a training step keeps. torch's own kernels decide which: they want four dimensions, and the
 elements of a head side by side. The compiler's do not, so that calls are given that form before AOTAutograd sees them; it does away
 with the copies. On CUDA devices torch's kernels also want masks whose elements lie side by side, at multiples of 16 bytes; there the
-operator that takes a mask is called by its own name wherever torch would choose the plain form.
+operator that takes a mask is called by its own name wherever torch would choose the plain form. So it is on the CPU where weights are
+dropped, for which torch has no fused operator there.
+
+What is added to a graph are calls of ATen's operators: torch's cache of AOTAutograd's results takes methods of graphs' own nodes alone.
 
 Not here: the operators that torch chooses for a device (``attention``), and attention in other words, which the compiler recognises itself.
 """
@@ -19,30 +22,45 @@ from torch.fx import GraphModule, Node
 
 from .runner import expression
 
+aten = torch.ops.aten
+
 TARGETS = {torch._C._nn.scaled_dot_product_attention, torch.nn.functional.scaled_dot_product_attention}
 """What TorchDynamo calls the operator."""
 RANK = 4
 """Dimensions of the operands of fused operators: batch, heads, rows, elements."""
-FUSED = torch.ops.aten._scaled_dot_product_efficient_attention.default
+FUSED = aten._scaled_dot_product_efficient_attention.default
 """The fused operator that takes masks and dropout (`attention` has its meaning, whatever the device)."""
 PARAMETERS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 """The parameters of a call that may be given by position, in their order."""
 
 
-def ask_for_fused(gm: GraphModule, named: Collection[str] = ("cuda",)) -> None:
-    """Rewrites the calls of a graph and of the graphs in it. On devices of the types `named` the operator is named."""
+def ask_for_fused(gm: GraphModule, named: Collection[str] = ("cuda",), *, dropped: Collection[str] = ()) -> None:
+    """Rewrites the calls of a graph and of the graphs in it. On devices of the types `named` the operator is named, on those of the types
+    `dropped` where weights are dropped."""
     for part in gm.modules():
         if not isinstance(part, GraphModule):
             continue
         calls = [node for node in part.graph.nodes if node.op == "call_function" and node.target in TARGETS]
-        if any([_named(part, call, named) or _rewritten(part, call) for call in calls]):
+        kinds = {call: {*named, *dropped} if _drops(call) else named for call in calls}
+        if any([_named(part, call, kinds[call]) or _rewritten(part, call) for call in calls]):
             part.recompile()
+
+
+def _drops(call: Node) -> bool:
+    """Whether a call drops some of the weights."""
+    p = _given(call).get("dropout_p", 0.0)
+    return isinstance(p, (int, float)) and 0 < p < 1
+
+
+def _given(call: Node) -> dict[str, object]:
+    """The arguments of a call by their parameters."""
+    return dict(zip(PARAMETERS, call.args)) | call.kwargs
 
 
 def _named(gm: GraphModule, call: Node, devices: Collection[str]) -> bool:
     """Whether the call became one of the fused operator, which it does where torch would choose the plain form: that alone gives rows in
     a piece."""
-    given = dict(zip(PARAMETERS, call.args)) | call.kwargs
+    given = _given(call)
     values = [_value(given.get(name)) for name in PARAMETERS[:3]]
     mask, result = given.get("attn_mask"), _value(call)
     known = all(value is not None for value in [*values, result]) and (mask is None or _value(mask) is not None)
@@ -68,8 +86,8 @@ def _named(gm: GraphModule, call: Node, devices: Collection[str]) -> bool:
         several = gm.graph.call_function(FUSED, (*operands, bias, *rest), {"scale": given.get("scale")})
         shown = gm.graph.call_function(operator.getitem, (several, 0))
         if missing:
-            shown = gm.graph.call_method("squeeze", (shown, tuple(range(missing))))
-        shown = gm.graph.call_method("contiguous", (shown,))
+            shown = gm.graph.call_function(aten.squeeze.dims, (shown, tuple(range(missing))))
+        shown = gm.graph.call_function(aten.contiguous.default, (shown,))
     shown.meta = dict(call.meta)
     call.replace_all_uses_with(shown)
     gm.graph.erase_node(call)
@@ -77,7 +95,7 @@ def _named(gm: GraphModule, call: Node, devices: Collection[str]) -> bool:
 
 
 def _cast(gm: GraphModule, node: Node, value: torch.Tensor, dtype: torch.dtype) -> Node:
-    return node if value.dtype == dtype else gm.graph.call_method("to", (node, dtype))
+    return node if value.dtype == dtype else gm.graph.call_function(aten.to.dtype, (node, dtype))
 
 
 def _bias(gm: GraphModule, mask: Node, result: torch.Tensor, missing: int) -> Node:
@@ -85,10 +103,10 @@ def _bias(gm: GraphModule, mask: Node, result: torch.Tensor, missing: int) -> No
     value = _value(mask)
     if value.dtype == torch.bool:
         zero = gm.graph.call_function(torch.zeros, ((),), {"dtype": result.dtype, "device": result.device})
-        hidden = gm.graph.call_method("logical_not", (mask,))
-        mask = gm.graph.call_method("masked_fill", (zero, hidden, float("-inf")))
+        hidden = gm.graph.call_function(aten.logical_not.default, (mask,))
+        mask = gm.graph.call_function(aten.masked_fill.Scalar, (zero, hidden, float("-inf")))
     elif value.dtype != result.dtype:
-        mask = gm.graph.call_method("to", (mask, result.dtype))
+        mask = gm.graph.call_function(aten.to.dtype, (mask, result.dtype))
     return _widened(gm, mask, missing) if value.dim() > 2 else mask
 
 
@@ -110,17 +128,17 @@ def _rewritten(gm: GraphModule, call: Node) -> bool:
     with gm.graph.inserting_before(call):
         for n, node in enumerate(operands):
             wide = _widened(gm, node, missing)
-            call.update_arg(n, gm.graph.call_method("contiguous", (wide,)) if apart[n] else wide)
+            call.update_arg(n, gm.graph.call_function(aten.contiguous.default, (wide,)) if apart[n] else wide)
         # A mask of rows and columns holds for every batch and head as it is.
         if mask is not None and _value(mask).dim() > 2 and missing:
             wide = _widened(gm, mask, missing)
             call.update_arg(3, wide) if len(call.args) > 3 else call.update_kwarg("attn_mask", wide)
     with gm.graph.inserting_after(call):
-        shown = gm.graph.call_method("contiguous", (call,))
+        shown = gm.graph.call_function(aten.contiguous.default, (call,))
     call.replace_all_uses_with(shown, delete_user_cb=lambda user: user is not shown)
     if missing:
         with gm.graph.inserting_after(shown):
-            narrow = gm.graph.call_method("squeeze", (shown, tuple(range(missing))))
+            narrow = gm.graph.call_function(aten.squeeze.dims, (shown, tuple(range(missing))))
         shown.replace_all_uses_with(narrow, delete_user_cb=lambda user: user is not narrow)
     return True
 
@@ -143,5 +161,5 @@ def _is_row_major(t: torch.Tensor) -> bool:
 def _widened(gm: GraphModule, node: Node, missing: int) -> Node:
     """The tensor with this many dimensions of size 1 before the others."""
     for _ in range(missing):
-        node = gm.graph.call_method("unsqueeze", (node, 0))
+        node = gm.graph.call_function(aten.unsqueeze.default, (node, 0))
     return node

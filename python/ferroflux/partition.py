@@ -2,7 +2,9 @@
 
 torch's partitioner decides by a minimum cut. It never computes operands of matrix products and attention again, so that it would
 keep masks, which are as large as the scores, though a few comparisons of positions give them: the compiler computes such an
-expression within the kernel of attention, and skips what it hides. Here masks are marked to be computed again.
+expression within the kernel of attention, and skips what it hides. Here masks are marked to be computed again. The words that say which
+of attention's weights are kept are marked to be saved, even where everything around them is computed again: they are small, and drawing
+again gives others.
 
 Not here: the cut itself, and what the compiler computes again within a graph.
 """
@@ -14,6 +16,8 @@ from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
+
+from . import operators
 
 aten = torch.ops.aten
 
@@ -28,10 +32,11 @@ CHEAP = {
 
 
 def partition(joint: GraphModule, inputs: Any, **keywords: Any) -> tuple[GraphModule, GraphModule]:
-    """torch's minimum cut, with masks computed again."""
+    """torch's minimum cut, with masks computed again and words of kept weights saved."""
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
     mark(joint.graph)
+    save_words(joint.graph)
     return min_cut_rematerialization_partition(joint, inputs, **keywords)
 
 
@@ -58,6 +63,15 @@ def mark(graph: Graph) -> list[Node]:
             node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
             marked.append(node)
     return marked
+
+
+def save_words(graph: Graph) -> None:
+    """Marks what `ferroflux::kept_weights` draws to be saved."""
+    from torch.utils.checkpoint import CheckpointPolicy
+
+    for node in graph.nodes:
+        if node.op == "call_function" and operators.is_drawn(node.target):
+            node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
 
 
 def _sources(node: Node, known: dict[Node, frozenset[Node] | None]) -> frozenset[Node] | None:

@@ -17,7 +17,7 @@ from torch.fx import GraphModule
 from torch.fx.graph_module import _format_import_block, _forward_from_src
 from torch.package.importer import sys_importer
 
-from . import _native
+from . import _native, operators as _operators  # noqa: F401 - such a text may name them, also one that a cache has
 from .graph import mutated_inputs
 
 

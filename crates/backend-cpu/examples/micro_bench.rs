@@ -7,15 +7,16 @@ use std::time::Instant;
 use backend_cpu::micro::narrow::{self, Narrow, NarrowConv, NarrowMatmul, NarrowWeights};
 use backend_cpu::micro::quantized::{self, Columns, Floats, QuantizedMatmul, QuantizedWeights, Source};
 use backend_cpu::micro::{
-    Attention, BatchDim, COut, ConvPlan, ConvShape, EmptyRow, Epilogue, EpilogueBlock, Hook, Isa, Mask,
-    MatRef, MatmulPacked, MatmulStrided, MicroError, PackedB, Strides5, attention, matmul_packed,
+    Attention, BatchDim, COut, ConvPlan, ConvShape, Dropout, EmptyRow, Epilogue, EpilogueBlock, Hook, Isa,
+    Mask, MatRef, MatmulPacked, MatmulStrided, MicroError, PackedB, Strides5, attention, matmul_packed,
     matmul_strided, team,
 };
 
 /// `conv N C H W O K STRIDE PAD GROUPS` channels-last, `convf` the same with channels-first input and output, `convp` with weights that are
 /// read as they lie in each call, `wgrad N C H W O K STRIDE PAD` the gradient to the weight of such a convolution, `mm M N K` packed
 /// weight, `mm8`, `mm16`, `conv8` and `conv16` the same of 8-bit integers and `bf16` without an epilogue
-/// (`mm16 M N K COPIES` takes turns with copies of the weight), `q4` and `q8 M N K GROUPS COPIES` weights of four and eight bits, `lin M N K` weight `[N, K]` unpacked, `bmm B M N K` both row-major, `attn B H Lq Lk D CAUSAL`.
+/// (`mm16 M N K COPIES` takes turns with copies of the weight), `q4` and `q8 M N K GROUPS COPIES` weights of four and eight bits, `lin M N K` weight `[N, K]` unpacked, `bmm B M N K` both row-major, `attn B H Lq Lk D CAUSAL`,
+/// `attnd` the same with weights that are dropped.
 const CASES: &[&str] = &[
     // resnet50
     "convf 1 3 224 224 64 7 2 3 1",
@@ -152,7 +153,8 @@ fn run(kind: &str, sizes: &[usize]) -> Result<(f64, f64), Box<dyn std::error::Er
         ("lin", &[m, n, k]) => strided(1, [m, n, k], (false, true))?,
         ("lint", &[m, n, k]) => strided(1, [m, n, k], (true, false))?,
         ("bmm", &[b, m, n, k]) => strided(b, [m, n, k], (false, false))?,
-        ("attn", &[b, h, lq, lk, d, causal]) => attend([b, h, lq, lk, d], causal != 0)?,
+        ("attn", &[b, h, lq, lk, d, causal]) => attend([b, h, lq, lk, d], causal != 0, false)?,
+        ("attnd", &[b, h, lq, lk, d, causal]) => attend([b, h, lq, lk, d], causal != 0, true)?,
         _ => return Err(format!("no case {kind} with {} sizes", sizes.len()).into()),
     })
 }
@@ -409,9 +411,12 @@ fn strided(b: usize, [m, n, k]: [usize; 3], turned: (bool, bool)) -> Result<(f64
     Ok(((2 * b * m * n * k) as f64, seconds))
 }
 
-fn attend([b, h, lq, lk, d]: [usize; 5], causal: bool) -> Result<(f64, f64), MicroError> {
+fn attend([b, h, lq, lk, d]: [usize; 5], causal: bool, drops: bool) -> Result<(f64, f64), MicroError> {
     let (q, k, v) = (values(b * h * lq * d), values(b * h * lk * d), values(b * h * lk * d));
     let mut o = values(b * h * lq * d);
+    let row = lk.div_ceil(32);
+    let words: Vec<i32> = (0..(b * h * lq * row) as i32).map(|n| n.wrapping_mul(0x09e3_779b)).collect();
+    let strides_of_words = [h * lq * row, lq * row, row, 1].map(|s| s as isize);
     // [B, L, H, D] in memory, as a projection writes it.
     let strides = |l: usize| [(h * l * d) as isize, d as isize, (h * d) as isize, 1];
     let call = Attention {
@@ -434,6 +439,7 @@ fn attend([b, h, lq, lk, d]: [usize; 5], causal: bool) -> Result<(f64, f64), Mic
         sums: None,
         scale: 1.0 / (d as f32).sqrt(),
         mask: Mask::None,
+        dropout: drops.then_some(Dropout { words: words.as_ptr(), strides: strides_of_words, factor: 1.25 }),
         causal: causal.then_some(0),
         empty_row: EmptyRow::Zero,
     };

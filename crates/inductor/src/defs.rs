@@ -277,7 +277,9 @@ pub(crate) fn template_operands(spec: &TemplateSpec) -> Vec<BufId> {
             [*a, *b].into_iter().chain(quantized).chain(groups.iter().map(|(ends, _)| *ends)).collect()
         }
         TemplateSpec::Conv { input, weight, .. } => vec![*input, *weight],
-        TemplateSpec::Attention { q, k, v, mask, .. } => [*q, *k, *v].into_iter().chain(*mask).collect(),
+        TemplateSpec::Attention { q, k, v, mask, dropout, .. } => {
+            [*q, *k, *v].into_iter().chain(*mask).chain(dropout.map(|(kept, _)| kept)).collect()
+        }
     };
     ids.into_iter().map(|v| BufId(v.0)).collect()
 }

@@ -3,8 +3,8 @@
 use fx_ir::{Graph, NodeKind};
 use ir_core::{EntityId, Origin, SymExpr};
 use kernel_ir::{
-    ArenaPlan, Attention, BufId, Buffer, Const, Conv, Dequant, ExternCall, ExternOp, Groups, InputSpec,
-    Matmul, Operand, OutputSpec, Program, Step, Storage,
+    ArenaPlan, Attention, BufId, Buffer, Const, Conv, Dequant, Dropout, ExternCall, ExternOp, Groups,
+    InputSpec, Matmul, Operand, OutputSpec, Program, Step, Storage,
 };
 use prims::TemplateSpec;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -166,8 +166,14 @@ fn steps(
             }
             let operand = |v: &BufId| affine::operand(defs, *v).ok_or(first);
             let mut inputs = inputs.iter().map(operand).collect::<Result<Vec<_>, _>>()?;
-            if let (ExternOp::AttentionBackward { .. }, [_, q, k, _, _, _, mask]) = (op, &mut inputs[..]) {
-                *mask = broadcast(mask.clone(), &q.sizes, &k.sizes);
+            if let (ExternOp::AttentionBackward { dropout, .. }, [_, q, k, _, _, _, optional @ ..]) =
+                (op, &mut inputs[..])
+            {
+                let masks = optional.len() - usize::from(dropout.is_some());
+                for (n, operand) in optional.iter_mut().enumerate() {
+                    let last = if n < masks { k.sizes[2].clone() } else { words_of(&k.sizes[2]) };
+                    *operand = broadcast(operand.clone(), &q.sizes, last);
+                }
             }
             let outputs = outputs.iter().map(operand).collect::<Result<_, _>>()?;
             let call =
@@ -232,33 +238,47 @@ fn template(
                 epilogue,
             })
         }
-        TemplateSpec::Attention { q, k, v, mask, sums, causal, scale } => Step::Attention(Attention {
-            name,
-            origins,
-            q: operand(*q)?,
-            k: operand(*k)?,
-            v: operand(*v)?,
-            mask: match mask {
-                Some(m) => Some(broadcast(operand(*m)?, &sizes(*q), &sizes(*k))),
-                None => None,
-            },
-            // Only where it is read.
-            visibility: None,
-            sums: match sums.filter(|v| schedule.group_of.contains_key(&BufId(v.0))) {
-                Some(sums) => Some(operand(sums)?),
-                None => None,
-            },
-            causal: *causal,
-            scale: *scale,
-            acc,
-            epilogue,
-        }),
+        TemplateSpec::Attention { q, k, v, mask, sums, causal, scale, dropout } => {
+            Step::Attention(Attention {
+                name,
+                origins,
+                q: operand(*q)?,
+                k: operand(*k)?,
+                v: operand(*v)?,
+                mask: match mask {
+                    Some(m) => Some(broadcast(operand(*m)?, &sizes(*q), sizes(*k)[2].clone())),
+                    None => None,
+                },
+                dropout: match dropout {
+                    Some((kept, factor)) => {
+                        let kept = broadcast(operand(*kept)?, &sizes(*q), words_of(&sizes(*k)[2]));
+                        Some(Dropout { kept, factor: *factor })
+                    }
+                    None => None,
+                },
+                visibility: None,
+                // Only where they are read.
+                sums: match sums.filter(|v| schedule.group_of.contains_key(&BufId(v.0))) {
+                    Some(sums) => Some(operand(sums)?),
+                    None => None,
+                },
+                causal: *causal,
+                scale: *scale,
+                acc,
+                epilogue,
+            })
+        }
     })
 }
 
-/// A mask as a `[b, h, lq, lk]` view, for queries and keys of these sizes: missing and size-1 dimensions get stride 0.
-fn broadcast(mask: Operand, q: &[SymExpr], k: &[SymExpr]) -> Operand {
-    let sizes = [&q[0], &q[1], &q[2], &k[2]];
+/// The words that have a bit for each of so many keys.
+fn words_of(keys: &SymExpr) -> SymExpr {
+    keys.ceil_div(&SymExpr::from_i64(Dropout::KEYS))
+}
+
+/// A mask as a `[b, h, lq, last]` view, for queries of these sizes: missing and size-1 dimensions get stride 0.
+fn broadcast(mask: Operand, q: &[SymExpr], last: SymExpr) -> Operand {
+    let sizes = [&q[0], &q[1], &q[2], &last];
     let missing = 4 - mask.sizes.len().min(4);
     let stride = |d: usize| match d.checked_sub(missing) {
         Some(m) if mask.sizes[m] != SymExpr::ONE => mask.strides[m].clone(),

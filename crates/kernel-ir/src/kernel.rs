@@ -262,6 +262,9 @@ pub struct Attention {
     /// masked. The gradients recompute the weights from it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sums: Option<Operand>,
+    /// Weights that are dropped after the softmax. Since 1.11.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dropout: Option<Dropout>,
     /// What a backend made of the mask; no part of a program that crosses the boundary.
     #[serde(skip)]
     pub visibility: Option<Box<Visibility>>,
@@ -273,6 +276,22 @@ pub struct Attention {
     pub acc: DType,
     /// Over `[b, hq, lq, dv]`.
     pub epilogue: Epilogue,
+}
+
+/// Dropout of the weights of an [`Attention`]: the result is the sum of the values by `weight · factor` where a weight is kept. The
+/// sums are those of all weights. Since 1.11.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Dropout {
+    /// `i32[b, hq, lq, words]` by broadcast strides, a word for each [`Dropout::KEYS`] keys: the weight of key `j` is kept where
+    /// bit `j % 32` of word `j / 32` is set.
+    pub kept: Operand,
+    /// Factor on the weights that are kept.
+    pub factor: f64,
+}
+
+impl Dropout {
+    /// Keys of a word.
+    pub const KEYS: i64 = 32;
 }
 
 /// What a backend makes of the mask of an [`Attention`], so that its kernels compute the mask and skip what it hides.
@@ -335,16 +354,21 @@ pub enum ExternOp {
     },
     /// The gradients of an [`Attention`], without storing scores. With `s = q kᵀ · scale + mask`, weights
     /// `p = exp(s - sums)` (zero where every key is masked) and `ds = p (g vᵀ - deltas)` they are `dq = ds k · scale`,
-    /// `dk = dsᵀ q · scale`, `dv = pᵀ g`; heads of queries that share a head of keys are added up.
+    /// `dk = dsᵀ q · scale`, `dv = pᵀ g`; heads of queries that share a head of keys are added up. With dropout, `m` the factor
+    /// of a kept weight or 0, `ds` is `p (m (g vᵀ) - deltas)` and `dv` is `(p m)ᵀ g`.
     ///
     /// Inputs: cotangent `g` `[b, hq, lq, dv]`; `q`, `k`, `v` and an optional last one, `mask`, as those of the attention;
     /// before the mask `sums` and `deltas`, both `[b, hq, lq]` in the dtype of arithmetic. `deltas` is the sum of
-    /// `g · result` over a row, less the cotangent of `sums`. Outputs: `dq`, `dk`, `dv`.
+    /// `g · result` over a row, less the cotangent of `sums`. Behind them, with dropout, the words of [`Dropout::kept`]. Outputs:
+    /// `dq`, `dk`, `dv`.
     AttentionBackward {
         /// Position `i` attends to positions up to `i`.
         causal: bool,
         /// Factor on the scores.
         scale: f64,
+        /// Factor on the weights that are kept, where some are dropped: then the last input says which. Since 1.11.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        dropout: Option<f64>,
         /// What a backend made of the mask; no part of a program that crosses the boundary.
         #[serde(skip)]
         visibility: Option<Box<Visibility>>,
@@ -437,7 +461,8 @@ impl Step {
             Step::Conv(k) => vec![&k.input, &k.weight],
             Step::Attention(k) => {
                 let tables = k.visibility.iter().flat_map(|v| v.tables());
-                [&k.q, &k.k, &k.v].into_iter().chain(&k.mask).chain(tables).collect()
+                let kept = k.dropout.iter().map(|d| &d.kept);
+                [&k.q, &k.k, &k.v].into_iter().chain(&k.mask).chain(kept).chain(tables).collect()
             }
             Step::Extern(k) => {
                 k.inputs.iter().chain(k.visibility().into_iter().flat_map(Visibility::tables)).collect()
@@ -548,6 +573,18 @@ impl Attention {
 }
 
 impl ExternCall {
+    /// The mask and the dropout of an attention's gradients.
+    pub fn mask_and_dropout(&self) -> (Option<&Operand>, Option<Dropout>) {
+        let ExternOp::AttentionBackward { dropout, .. } = &self.op else { return (None, None) };
+        let optional = self.inputs.get(6..).unwrap_or_default();
+        match (dropout, optional) {
+            (Some(factor), [mask @ .., kept]) => {
+                (mask.first(), Some(Dropout { kept: kept.clone(), factor: *factor }))
+            }
+            _ => (optional.first(), None),
+        }
+    }
+
     /// What a backend made of the mask of an attention's gradients.
     pub fn visibility(&self) -> Option<&Visibility> {
         match &self.op {

@@ -61,8 +61,8 @@ pub use integer::is_integer_product;
 /// A size symbol of a program.
 pub use ir_core::{Symbol, Symbols};
 pub use kernel::{
-    AccDecl, Assert, Attention, Bind, Cond, Conv, Dequant, Epilogue, ExternCall, ExternOp, For, LoopBounds,
-    LoopKernel, MaskTable, Matmul, Operand, Stage, Step, Visibility, While,
+    AccDecl, Assert, Attention, Bind, Cond, Conv, Dequant, Dropout, Epilogue, ExternCall, ExternOp, For,
+    LoopBounds, LoopKernel, MaskTable, Matmul, Operand, Stage, Step, Visibility, While,
 };
 pub use linalg::LinalgOp;
 pub use phases::plain_steps;
@@ -73,6 +73,6 @@ pub use scalar_op::{DTypeRule, ScalarOp};
 pub use text::{MAX_TEXT_BYTES, TextError, TextProblem};
 pub use together::{Footprint, Together};
 pub use verify::{VerifyError, takes, verify};
-pub use wire::{IR_MAJOR, IR_MINOR, WireError};
+pub use wire::{DROPOUT, IR_MAJOR, IR_MINOR, WireError};
 pub use wire_older::NoOlderForm;
 pub use written::{Hazard, hazards};

@@ -364,19 +364,24 @@ fn operands(program: &Program, step: &Step) -> Result {
         Step::Attention(a) => {
             ensure(a.epilogue.ranges.len() == 4, &place, "attention has four dimensions")?;
             [&a.q, &a.k, &a.v].into_iter().chain(&a.mask).try_for_each(|o| rank(o, 4))?;
+            a.dropout.iter().try_for_each(|d| kept(program, &d.kept, &place))?;
             a.sums.iter().try_for_each(|o| {
                 ensure(program.buffers[o.buf].dtype == a.acc, &place, "its sums have another dtype")?;
                 rank(o, 3)
             })
         }
-        Step::Extern(ExternCall { op: ExternOp::AttentionBackward { .. }, inputs, outputs, .. }) => {
-            let count = matches!((inputs.len(), outputs.len()), (6..=7, 3));
+        Step::Extern(
+            call @ ExternCall { op: ExternOp::AttentionBackward { dropout, .. }, inputs, outputs, .. },
+        ) => {
+            let most = 7 + usize::from(dropout.is_some());
+            let count = (most - 1..=most).contains(&inputs.len()) && outputs.len() == 3;
             ensure(
                 count,
                 &place,
-                "an attention's backward takes six tensors, with a mask seven, and gives three",
+                "an attention's backward takes six tensors, one more with a mask, one more with dropout, and gives three",
             )?;
-            let ranks = [4, 4, 4, 4, 3, 3, 4].into_iter();
+            call.mask_and_dropout().1.iter().try_for_each(|d| kept(program, &d.kept, &place))?;
+            let ranks = [4, 4, 4, 4, 3, 3, 4, 4].into_iter();
             inputs.iter().zip(ranks).chain(outputs.iter().zip([4; 3])).try_for_each(|(o, n)| rank(o, n))
         }
         Step::Extern(ExternCall { op: ExternOp::Linalg { op, .. }, inputs, outputs, .. }) => ensure(
@@ -406,6 +411,12 @@ fn operands(program: &Program, step: &Step) -> Result {
         | Step::While(_)
         | Step::Together(_) => Ok(()),
     }
+}
+
+/// The words of a dropout are `i32`, one for 32 keys.
+fn kept(program: &Program, words: &Operand, place: &dyn Fn() -> String) -> Result {
+    ensure(program.buffers[words.buf].dtype == DType::I32, place, "the kept weights are bits of `i32`")?;
+    ensure(words.sizes.len() == 4, place, "an operand has the wrong rank")
 }
 
 /// A zero point belongs to an integer product and is a number of its first operand's dtype.

@@ -8,7 +8,7 @@
 
 use thiserror::Error;
 
-use crate::wire::{CHECKS, GROUPS, INTEGER_PRODUCTS, QUANTIZED_WEIGHTS, header};
+use crate::wire::{CHECKS, DROPOUT, GROUPS, INTEGER_PRODUCTS, QUANTIZED_WEIGHTS, header};
 use crate::{ExternOp, IR_MAJOR, IR_MINOR, InstKind, Program, ScalarOp, Step, is_integer_product};
 
 /// Why a program has no form of an older minor.
@@ -133,6 +133,14 @@ fn of_step(program: &Program, step: &Step, found: &mut Found<'_>) {
     }
     if matches!(step, Step::Attention(k) if k.sums.is_some()) {
         found(5, &|| "an attention that gives the logarithms of its sums".into(), step.name());
+    }
+    let drops = match step {
+        Step::Attention(k) => k.dropout.is_some(),
+        Step::Extern(k) => matches!(k.op, ExternOp::AttentionBackward { dropout: Some(_), .. }),
+        _ => false,
+    };
+    if drops {
+        found(DROPOUT, &|| "dropout in attention".into(), step.name());
     }
     for (_, insts) in step.bodies() {
         for inst in insts {

@@ -43,6 +43,8 @@ pub struct DecomposeCx {
     /// Tensors lie in memory of a device, which has so many threads that additions of several of them to one place in memory cost
     /// more than computing a value several times.
     pub device_memory: bool,
+    /// The program's reader knows no attention whose weights are dropped: it gets one through all scores.
+    pub whole_scores: bool,
 }
 
 /// The same program in prims. Placeholders, symbols and outputs stay; dead calls are removed, and so are the bindings of

@@ -222,5 +222,7 @@ pub enum TemplateSpec {
         causal: bool,
         /// Factor on the scores.
         scale: f64,
+        /// Words of the weights that are kept, `[b, h, lq, lk / 32]`, and the factor on these.
+        dropout: Option<(ValueId, f64)>,
     },
 }

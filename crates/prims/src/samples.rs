@@ -41,6 +41,14 @@ impl Samples {
         let at = |i: usize| tensor::Bool::from(tensor::formula::uniform(name, i as u64) > 0.0);
         Tensor::from_vec((0..n).map(at).collect::<Vec<tensor::Bool>>(), sizes).expect("a sample fits memory")
     }
+    /// An `i32` tensor of words of bits.
+    pub fn words(&self, name: &str, sizes: &[usize]) -> Tensor {
+        let n: usize = sizes.iter().product();
+        let at = |i: usize| {
+            (f64::from(tensor::formula::uniform(name, i as u64)) * f64::from(u32::MAX)) as i64 as i32
+        };
+        Tensor::from_vec((0..n).map(at).collect::<Vec<i32>>(), sizes).expect("a sample fits memory")
+    }
 }
 
 /// For composites that the golden corpus covers.

@@ -69,7 +69,7 @@ mod tests {
 
 {}
 {}
-%y: f32[2, 6, 5, 4], %s: f32[2, 6, 5] = prims.attention(%q, %k3, %v3, none, true, 0.5)
+%y: f32[2, 6, 5, 4], %s: f32[2, 6, 5] = prims.attention(%q, %k3, %v3, none, true, 0.5, none, 1.0)
 return %y",
             repeat("k"),
             repeat("v")

@@ -386,7 +386,7 @@ mod tests {
 %ie: i64[1, 1, 6, 6] = prims.expand(%i, [1, 1, 6, 6])
 %je: i64[1, 1, 6, 6] = prims.expand(%j, [1, 1, 6, 6])
 {mask}
-%y: f32[2, 3, 6, 4], %s: f32[2, 3, 6] = prims.attention(%q, %k, %v, %m, false, 0.5)
+%y: f32[2, 3, 6, 4], %s: f32[2, 3, 6] = prims.attention(%q, %k, %v, %m, false, 0.5, none, 1.0)
 return %y"
         )
     }

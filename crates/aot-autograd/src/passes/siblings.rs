@@ -232,7 +232,7 @@ mod tests {
 {}
 {}
 {}
-%y: f32[1, 2, {rows}, 2], %s: f32[1, 2, {rows}] = prims.attention(%q7, %k7, %v7, none, false, 0.5)
+%y: f32[1, 2, {rows}, 2], %s: f32[1, 2, {rows}] = prims.attention(%q7, %k7, %v7, none, false, 0.5, none, 1.0)
 return %y",
             given("q"),
             given("k"),

@@ -50,6 +50,6 @@ graph "g" {
 #   %y_7: f32[1, 3, 5, 6] = prims.expand(%bias, [1, 3, 5, 6])
 #   %y_8: f32[1, 3, 5, 6] = prims.expand(%y_6, [1, 3, 5, 6])
 #   %y_9: f32[1, 3, 5, 6] = prims.add(%y_7, %y_8)
-#   %y_10: f32[2, 3, 5, 4], %y_11: f32[2, 3, 5] = prims.attention(%q, %y, %v, %y_9, false, 0.5)
+#   %y_10: f32[2, 3, 5, 4], %y_11: f32[2, 3, 5] = prims.attention(%q, %y, %v, %y_9, false, 0.5, none, 1.0)
 #   return %y_10
 # }

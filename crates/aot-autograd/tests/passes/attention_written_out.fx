@@ -33,6 +33,6 @@ graph "g" {
 #
 #   %kt: f32[2, 3, 4, 6] = prims.permute(%k, [0, 1, 3, 2])
 #   %y: f32[2, 3, 6, 4] = prims.permute(%kt, [0, 1, 3, 2])
-#   %y_1: f32[2, 3, 5, 4], %y_2: f32[2, 3, 5] = prims.attention(%q, %y, %v, none, false, 0.5)
+#   %y_1: f32[2, 3, 5, 4], %y_2: f32[2, 3, 5] = prims.attention(%q, %y, %v, none, false, 0.5, none, 1.0)
 #   return %y_1
 # }

@@ -15,7 +15,7 @@ graph "g" {
   %je: i64[1, 1, s0, s0] = prims.expand(%j, [1, 1, s0, s0])
   %h: bool[1, 1, s0, s0] = prims.gt(%je, %ie)
   %m: bool[1, 1, s0, s0] = prims.not(%h)
-  %y: f32[2, 3, s0, 4], %s: f32[2, 3, s0] = prims.attention(%q, %k, %v, %m, false, 0.5)
+  %y: f32[2, 3, s0, 4], %s: f32[2, 3, s0] = prims.attention(%q, %k, %v, %m, false, 0.5, none, 1.0)
   return %y
 }
 
@@ -28,6 +28,6 @@ graph "g" {
 #   %k: f32[2, 3, s0, 4] = input "k"
 #   %v: f32[2, 3, s0, 4] = input "v"
 #
-#   %y: f32[2, 3, s0, 4], %s: f32[2, 3, s0] = prims.attention(%q, %k, %v, none, true, 0.5)
+#   %y: f32[2, 3, s0, 4], %s: f32[2, 3, s0] = prims.attention(%q, %k, %v, none, true, 0.5, none, 1.0)
 #   return %y
 # }

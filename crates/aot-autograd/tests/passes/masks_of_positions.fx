@@ -16,8 +16,8 @@ graph "g" {
   %m: bool[1, 1, s0, s0] = prims.le(%je, %ie)
   %g: bool[1, 1, s0, 1] = prims.ge(%i, 0)
   %a: bool[1, 1, s0, s0] = prims.expand(%g, [1, 1, s0, s0])
-  %y: f32[2, 3, s0, 4], %s: f32[2, 3, s0] = prims.attention(%q, %k, %v, %m, false, 0.5)
-  %z: f32[2, 3, s0, 4], %t: f32[2, 3, s0] = prims.attention(%y, %k, %v, %a, false, 0.5)
+  %y: f32[2, 3, s0, 4], %s: f32[2, 3, s0] = prims.attention(%q, %k, %v, %m, false, 0.5, none, 1.0)
+  %z: f32[2, 3, s0, 4], %t: f32[2, 3, s0] = prims.attention(%y, %k, %v, %a, false, 0.5, none, 1.0)
   return %z
 }
 
@@ -30,7 +30,7 @@ graph "g" {
 #   %k: f32[2, 3, s0, 4] = input "k"
 #   %v: f32[2, 3, s0, 4] = input "v"
 #
-#   %y: f32[2, 3, s0, 4], %s: f32[2, 3, s0] = prims.attention(%q, %k, %v, none, true, 0.5)
-#   %z: f32[2, 3, s0, 4], %t: f32[2, 3, s0] = prims.attention(%y, %k, %v, none, false, 0.5)
+#   %y: f32[2, 3, s0, 4], %s: f32[2, 3, s0] = prims.attention(%q, %k, %v, none, true, 0.5, none, 1.0)
+#   %z: f32[2, 3, s0, 4], %t: f32[2, 3, s0] = prims.attention(%y, %k, %v, none, false, 0.5, none, 1.0)
 #   return %z
 # }

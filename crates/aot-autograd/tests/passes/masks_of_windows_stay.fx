@@ -16,7 +16,7 @@ graph "g" {
   %a: bool[1, 1, 6, 6] = prims.gt(%je, %l)
   %b: bool[1, 1, 6, 6] = prims.le(%je, %ie)
   %m: bool[1, 1, 6, 6] = prims.and(%a, %b)
-  %y: f32[2, 3, 6, 4], %s: f32[2, 3, 6] = prims.attention(%q, %k, %v, %m, false, 0.5)
+  %y: f32[2, 3, 6, 4], %s: f32[2, 3, 6] = prims.attention(%q, %k, %v, %m, false, 0.5, none, 1.0)
   return %y
 }
 
@@ -37,6 +37,6 @@ graph "g" {
 #   %a: bool[1, 1, 6, 6] = prims.gt(%je, %l)
 #   %b: bool[1, 1, 6, 6] = prims.le(%je, %ie)
 #   %m: bool[1, 1, 6, 6] = prims.and(%a, %b)
-#   %y: f32[2, 3, 6, 4], %s: f32[2, 3, 6] = prims.attention(%q, %k, %v, %m, false, 0.5)
+#   %y: f32[2, 3, 6, 4], %s: f32[2, 3, 6] = prims.attention(%q, %k, %v, %m, false, 0.5, none, 1.0)
 #   return %y
 # }

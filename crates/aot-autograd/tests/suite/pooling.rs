@@ -60,7 +60,8 @@ impl Pool {
         let lists = [&self.kernel, &self.stride, &self.padding, &self.dilation].map(|l| Arg::from(&l[..]));
         let args = [g, x].into_iter().chain(lists).chain([self.ceil.into(), at]).collect();
         let target = format!("aten.max_pool{}d_with_indices_backward.default", self.n());
-        let mut b = Builder::new(&mut graph, "dx", OriginId(0)).within(DecomposeCx { device_memory });
+        let mut b = Builder::new(&mut graph, "dx", OriginId(0))
+            .within(DecomposeCx { device_memory, ..DecomposeCx::default() });
         let made = b.call(&target, args).unwrap();
         graph.outputs.push(Output { kind: OutputKind::User, arg: Arg::Value(made[0]) });
         graph

@@ -3,8 +3,9 @@
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use ir_core::DType;
-use kernel_ir::{ExternCall, Operand, Program};
+use kernel_ir::{ExternCall, ExternOp, Operand, Program};
 
+use super::dropout::DropoutView;
 use super::memory::Block;
 use super::operand::{Ready, single};
 use super::staged;
@@ -21,6 +22,7 @@ pub(super) struct AttentionBackwardOp {
     /// Cotangent, queries, keys, values, sums, deltas.
     inputs: [Place; 6],
     mask: Option<Place>,
+    dropout: Option<DropoutView>,
     outputs: [Place; 3],
     causal: bool,
     scale: f64,
@@ -40,13 +42,16 @@ impl AttentionBackwardOp {
         };
         let Some((six, rest)) = call.inputs.split_first_chunk::<6>() else { return Err(malformed()) };
         let Some((three, [])) = call.outputs.split_first_chunk::<3>() else { return Err(malformed()) };
-        if rest.len() > 1 {
+        let (mask, dropout) = call.mask_and_dropout();
+        let drops = matches!(call.op, ExternOp::AttentionBackward { dropout: Some(_), .. });
+        if rest.len() > 1 + usize::from(drops) || drops != dropout.is_some() {
             return Err(malformed());
         }
         let op = AttentionBackwardOp {
             name: call.name.clone(),
             inputs: six.each_ref().map(place),
-            mask: rest.first().map(place),
+            mask: mask.map(place),
+            dropout: DropoutView::new(program, &call.name, dropout.as_ref())?,
             outputs: three.each_ref().map(place),
             causal,
             scale,
@@ -68,6 +73,10 @@ impl AttentionBackwardOp {
             return Ok(());
         }
         if self.inputs[1].1 == DType::F64 { self.double(call) } else { self.single(call) }
+    }
+
+    fn dropout(&self, call: &Call<'_>) -> Result<Option<micro::Dropout>, ExecError> {
+        self.dropout.as_ref().map(|d| d.ready(call)).transpose()
     }
 
     fn single(&self, call: &Call<'_>) -> Result<(), ExecError> {
@@ -112,6 +121,7 @@ impl AttentionBackwardOp {
             deltas: of_rows(&deltas),
             scale: self.scale as f32,
             mask,
+            dropout: self.dropout(call)?,
             causal: self.causal,
             dq: dq.to,
             dk: dk.to,
@@ -177,6 +187,7 @@ impl AttentionBackwardOp {
             sums: None,
             scale: self.scale,
             mask,
+            dropout: self.dropout(call)?,
             causal: self.causal,
         };
         let (ptr, strides) = tensor(g)?;

@@ -6,6 +6,7 @@ mod attention_backward;
 mod bind_cache;
 mod control;
 mod cores;
+mod dropout;
 mod error;
 mod fallback;
 mod finish;

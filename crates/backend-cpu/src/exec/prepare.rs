@@ -300,7 +300,7 @@ fn attention(program: &mut Program, a: &Attention, jobs: &mut Jobs) -> Result<Op
         Some(d) if d.is_plain() => Finish::Direct(Box::new(d)),
         _ => hook(program, &a.name, &a.epilogue, walk, jobs)?,
     };
-    Ok(Op::Attention(AttentionOp::new(program, a, finish)))
+    Ok(Op::Attention(AttentionOp::new(program, a, finish)?))
 }
 
 /// Whether a step can be compiled, without compiling it; its functions are added to `jobs`. Preparing the step may add buffers

@@ -13,6 +13,7 @@ use kernel_ir::{
     Attention, BufId, Buffer, Epilogue, Groups, Inst, InstKind, LoopKernel, Matmul, Program, Stage, Storage,
 };
 
+use super::dropout::DropoutView;
 use super::grouped::Grouped;
 use super::jobs::Jobs;
 use super::loop_op::LoopOp;
@@ -38,6 +39,7 @@ enum Kind {
         causal: bool,
         scale: f64,
         sums: Option<View>,
+        dropout: Option<DropoutView>,
     },
 }
 
@@ -118,7 +120,8 @@ impl StagedOp {
         let strides = row_major(&a.epilogue.ranges);
         let parts = Parts { name: &a.name, origins: &a.origins, acc: a.acc, epilogue: &a.epilogue, strides };
         let sums = a.sums.as_ref().map(|o| View::new(program, o));
-        let kind = Kind::Attention { causal: a.causal, scale: a.scale, sums };
+        let dropout = DropoutView::new(program, &a.name, a.dropout.as_ref())?;
+        let kind = Kind::Attention { causal: a.causal, scale: a.scale, sums, dropout };
         StagedOp::new(program, parts, kind, operands, jobs)
     }
 
@@ -225,13 +228,15 @@ impl StagedOp {
                 Some(Packed::Matmul(b)) => self.matmul_packed(call, b, result.cast())?,
                 _ => self.matmul_f32(call, *flat, result.cast())?,
             },
-            Kind::Attention { causal, scale, sums } if self.wide => {
+            Kind::Attention { causal, scale, sums, dropout } if self.wide => {
                 let results = (result.cast(), sums_place(sums.as_ref(), call)?);
-                self.attention_f64(call, *causal, *scale, &out, results)?;
+                let dropout = dropout.as_ref().map(|d| d.ready(call)).transpose()?;
+                self.attention_f64(call, (*causal, *scale, dropout), &out, results)?;
             }
-            Kind::Attention { causal, scale, sums } => {
+            Kind::Attention { causal, scale, sums, dropout } => {
                 let results = (result.cast(), sums_place(sums.as_ref(), call)?);
-                self.attention_f32(call, *causal, *scale, &out, results)?;
+                let dropout = dropout.as_ref().map(|d| d.ready(call)).transpose()?;
+                self.attention_f32(call, (*causal, *scale, dropout), &out, results)?;
             }
         }
         let mut buffers = Buffers(call.buffers.0.clone());
@@ -342,8 +347,7 @@ impl StagedOp {
     fn attention_f32(
         &self,
         call: &Call<'_>,
-        causal: bool,
-        scale: f64,
+        (causal, scale, dropout): (bool, f64, Option<micro::Dropout>),
         out: &[i64],
         (o, sums): (*mut f32, Option<(*mut f32, [isize; 3])>),
     ) -> Result<(), ExecError> {
@@ -358,7 +362,7 @@ impl StagedOp {
             (_, Some(m)) => micro::Mask::Boolean { ptr: m.ptr, strides: m.four() },
             _ => micro::Mask::None,
         };
-        let rest = Rest { out, o, sums, scale: scale as f32, mask, causal };
+        let rest = Rest { out, o, sums, scale: scale as f32, mask, dropout, causal };
         #[cfg(target_arch = "x86_64")]
         if self.operands[..3].iter().all(|(_, dtype)| *dtype == DType::BF16) {
             let [q, k, v] = [self.plain::<bf16>(call, 0)?, self.plain(call, 1)?, self.plain(call, 2)?];
@@ -376,8 +380,7 @@ impl StagedOp {
     fn attention_f64(
         &self,
         call: &Call<'_>,
-        causal: bool,
-        scale: f64,
+        (causal, scale, dropout): (bool, f64, Option<micro::Dropout>),
         out: &[i64],
         (o, sums): (*mut f64, Option<(*mut f64, [isize; 3])>),
     ) -> Result<(), ExecError> {
@@ -409,6 +412,7 @@ impl StagedOp {
             sums,
             scale,
             mask,
+            dropout,
             causal,
         };
         // SAFETY: operands lie inside of their buffers or are copies; the result has memory of its own.
@@ -425,6 +429,7 @@ struct Rest<'a> {
     sums: Option<(*mut f32, [isize; 3])>,
     scale: f32,
     mask: micro::Mask,
+    dropout: Option<micro::Dropout>,
     causal: bool,
 }
 
@@ -452,6 +457,7 @@ impl Rest<'_> {
             sums: self.sums,
             scale: self.scale,
             mask: self.mask,
+            dropout: self.dropout,
             causal: self.causal.then_some(0),
             empty_row: micro::EmptyRow::Zero,
         }

@@ -8,6 +8,7 @@ use ir_core::{DType, SymExpr};
 use kernel_ir::{Attention, Conv, Matmul, Operand, Program, Storage};
 use smallvec::SmallVec;
 
+use super::dropout::DropoutView;
 use super::finish::Direct;
 use super::jobs::Function;
 use super::memory::Block;
@@ -439,6 +440,7 @@ pub(super) struct AttentionOp {
     k: View,
     v: View,
     mask: Option<(View, DType)>,
+    dropout: Option<DropoutView>,
     sums: Option<View>,
     causal: bool,
     scale: f64,
@@ -458,19 +460,20 @@ pub(super) fn sums_place<T>(
 }
 
 impl AttentionOp {
-    pub(super) fn new(program: &Program, a: &Attention, finish: Finish) -> AttentionOp {
-        AttentionOp {
+    pub(super) fn new(program: &Program, a: &Attention, finish: Finish) -> Result<AttentionOp, ExecError> {
+        Ok(AttentionOp {
             name: a.name.clone(),
             q: View::new(program, &a.q),
             k: View::new(program, &a.k),
             v: View::new(program, &a.v),
             mask: a.mask.as_ref().map(|m| (View::new(program, m), program.buffers[m.buf].dtype)),
+            dropout: DropoutView::new(program, &a.name, a.dropout.as_ref())?,
             sums: a.sums.as_ref().map(|o| View::new(program, o)),
             causal: a.causal,
             scale: a.scale,
             ranges: a.epilogue.ranges.to_vec(),
             finish,
-        }
+        })
     }
 
     pub(super) fn run(&self, call: &Call<'_>) -> Result<(), ExecError> {
@@ -530,6 +533,7 @@ impl AttentionOp {
             sums: sums_place(self.sums.as_ref(), call)?,
             scale: self.scale as f32,
             mask,
+            dropout: self.dropout.as_ref().map(|d| d.ready(call)).transpose()?,
             causal: self.causal.then_some(0),
             empty_row: micro::EmptyRow::Zero,
         };

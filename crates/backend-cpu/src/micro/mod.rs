@@ -41,7 +41,7 @@
 //! # Attention
 //!
 //! [`attention`] computes `softmax(scale * Q K^T + mask) V` block by block over keys, strided, with boolean or additive mask,
-//! causal limit and grouped key/value heads. [`attention_backward`] computes its gradients from the log-sum-exp.
+//! causal limit, grouped key/value heads and weights that are dropped after the softmax. [`attention_backward`] computes its gradients from the log-sum-exp.
 //!
 //! # Epilogues
 //!
@@ -87,8 +87,8 @@ mod way;
 #[cfg(target_arch = "x86_64")]
 pub use attention::attention_bf16;
 pub use attention::{
-    Attention, AttentionBackward, AttentionBackwardF64, AttentionF64, EmptyRow, Mask, MaskF64, RowValues,
-    Tensor4, attention, attention_backward, attention_backward_f64, attention_f64,
+    Attention, AttentionBackward, AttentionBackwardF64, AttentionF64, Dropout, EmptyRow, Mask, MaskF64,
+    RowValues, Tensor4, attention, attention_backward, attention_backward_f64, attention_f64,
 };
 pub use conv::{ConvPlan, ConvShape, ConvWeights, Strides5};
 pub use epilogue::{Activation, Blocks, COut, Epilogue, EpilogueBlock, Hook, Residual};

@@ -6,6 +6,7 @@ mod artifact;
 mod checks;
 mod common;
 mod control;
+mod dropout;
 mod kernels;
 mod plugin;
 mod scalar_ops;

@@ -214,6 +214,7 @@ fn attention_with_masks_and_shared_heads() {
                 k,
                 v,
                 mask,
+                dropout: None,
                 visibility: None,
                 sums: None,
                 causal,

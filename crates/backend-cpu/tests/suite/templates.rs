@@ -474,6 +474,7 @@ fn attention_with_and_without_epilogue() {
             v,
             mask: None,
             sums: None,
+            dropout: None,
             visibility: None,
             causal: true,
             scale: 0.25,

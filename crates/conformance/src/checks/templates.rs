@@ -407,6 +407,7 @@ fn attend(([n, hq, hk], [lq, lk], [d, dv]): AttentionSizes, kind: Mask) -> Resul
         mask,
         visibility: None,
         sums: None,
+        dropout: None,
         causal: kind == Mask::Causal,
         scale: 1.0 / (d as f64).sqrt(),
         acc: DType::F32,

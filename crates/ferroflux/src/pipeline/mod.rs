@@ -25,7 +25,7 @@ use aot_autograd::Mixed;
 use aot_autograd::passes::{self, PassCx};
 use fx_ir::{Dialect, Graph, VerifyError};
 use ir_core::{AutocastDevice, DType};
-use plugin_host::LoadedBackend;
+use plugin_host::{IrVersion, LoadedBackend};
 use prims::DecomposeCx;
 use tracing::info_span;
 
@@ -159,7 +159,9 @@ impl<'a> Cx<'a> {
     /// For a program that this backend compiles. Without it decompositions and mixed precision are those of a CPU, and no region of
     /// mixed precision is around the whole program.
     pub(crate) fn on(self, backend: &LoadedBackend, options: &Options) -> Cx<'a> {
-        let decompose = DecomposeCx { device_memory: backend.has_device_memory() };
+        let dropout = IrVersion::kernel_ir(kernel_ir::IR_MAJOR, kernel_ir::DROPOUT);
+        let whole_scores = !backend.reads().iter().any(|own| own.reads(dropout));
+        let decompose = DecomposeCx { device_memory: backend.has_device_memory(), whole_scores };
         Cx { decompose, mixed: options.mixed(backend), ..self }
     }
 

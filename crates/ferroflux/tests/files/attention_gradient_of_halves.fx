@@ -9,12 +9,12 @@ graph "attention_gradient_of_halves" {
   %g: bf16[2, 6, 19, 8] = input "g"
   %m: bool[2, 1, 19, s0] = input "m"
 
-  %y: bf16[2, 6, 19, 8], %sums: f32[2, 6, 19] = prims.attention(%q, %k, %v, %m, false, 0.25)
+  %y: bf16[2, 6, 19, 8], %sums: f32[2, 6, 19] = prims.attention(%q, %k, %v, %m, false, 0.25, none, 1.0)
   %yw: f32[2, 6, 19, 8] = prims.convert(%y, f32)
   %gw: f32[2, 6, 19, 8] = prims.convert(%g, f32)
   %p: f32[2, 6, 19, 8] = prims.mul(%yw, %gw)
   %d: f32[2, 6, 19] = prims.sum(%p, [3])
-  %dq: bf16[2, 6, 19, 13], %dk: bf16[2, 3, s0, 13], %dv: bf16[2, 3, s0, 8] = prims.attention_backward(%g, %q, %k, %v, %sums, %d, %m, false, 0.25)
+  %dq: bf16[2, 6, 19, 13], %dk: bf16[2, 3, s0, 13], %dv: bf16[2, 3, s0, 8] = prims.attention_backward(%g, %q, %k, %v, %sums, %d, %m, false, 0.25, none, 1.0)
   return %dq
   return %dk
   return %dv

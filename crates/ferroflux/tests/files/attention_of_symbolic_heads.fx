@@ -10,6 +10,6 @@ graph "heads" {
   %y_1: f32[] = prims.sqrt(%y)
   %y_2: f32[2, 2, s0, s1] = prims.expand(%y_1, [2, 2, s0, s1])
   %y_3: f32[2, 2, s0, s1] = prims.div(%q, %y_2)
-  %y_4: f32[2, 2, s0, s1], %y_5: f32[2, 2, s0] = prims.attention(%y_3, %q, %q, none, false, 1.0)
+  %y_4: f32[2, 2, s0, s1], %y_5: f32[2, 2, s0] = prims.attention(%y_3, %q, %q, none, false, 1.0, none, 1.0)
   return %y_4
 }

@@ -52,14 +52,15 @@ pub(crate) struct Backward {
 impl Backward {
     fn of(program: &Program, k: &ExternCall) -> Result<Backward, GenError> {
         let (
-            ExternOp::AttentionBackward { causal, scale, visibility },
-            [g, q, key, v, sums, deltas, mask @ ..],
+            ExternOp::AttentionBackward { causal, scale, visibility, .. },
+            [g, q, key, v, sums, deltas, ..],
             [dq, dk, dv],
         ) = (&k.op, &k.inputs[..], &k.outputs[..])
         else {
             return Err(GenError::Malformed(format!("{}: operands of another routine", k.name)));
         };
         let acc = program.buffers[q.buf].dtype.compute();
+        let (mask, dropout) = k.mask_and_dropout();
         let ranges: Shape = q.sizes.iter().take(3).chain(v.sizes.last()).cloned().collect();
         let attention = Attention {
             name: k.name.clone(),
@@ -67,8 +68,9 @@ impl Backward {
             q: q.clone(),
             k: key.clone(),
             v: v.clone(),
-            mask: mask.first().cloned(),
+            mask: mask.cloned(),
             sums: None,
+            dropout,
             visibility: visibility.clone(),
             causal: *causal,
             scale: *scale,
@@ -112,6 +114,16 @@ impl Backward {
         let causal = if a.causal { "seen = seen && j <= i2;\n" } else { "" };
         let (infinity, exp) = if acc == "double" { ("INF64", "exp") } else { ("INF32", "expf") };
         let scale = number(ir_core::Scalar::Float(a.scale), a.acc)?;
+        let (drop_cotangent, drop_weight) = match o.is_kept(uses) {
+            Some(kept) => {
+                let factor = o.by_kept_factor()?;
+                (
+                    format!("const bool kept = {kept};\ndp = kept ? dp{factor} : 0;\n"),
+                    format!("weight = kept ? weight{factor} : 0;\n"),
+                )
+            }
+            None => Default::default(),
+        };
         Ok(format!(
             "{acc} weight = 0, ds = 0;
 {causal}if (seen) {{
@@ -122,8 +134,8 @@ score *= {scale};
 {mask}if (seen && sum != -{infinity}) {{
 for (idx d = 0; d < {width}; ++d) dp += to<{acc}>({g}) * to<{acc}>({value});
 weight = {exp}(score - sum);
-ds = weight * (dp - delta) * {scale};
-}}
+{drop_cotangent}ds = weight * (dp - delta) * {scale};
+{drop_weight}}}
 }}
 ",
             sum = self.of_row(o, &self.sums, uses),

@@ -62,6 +62,28 @@ pub(crate) fn round_up_16(n: i64) -> i64 {
     (n + 15) / 16 * 16
 }
 
+/// What dropout makes of the weight `w` and of its cotangent `grad[n][e]`, of a query `i2` and a key `j` that are `seen`, as text.
+pub(crate) struct Dropped {
+    /// Declares what the others need.
+    pub(crate) kept: String,
+    pub(crate) weight: String,
+    pub(crate) cotangent: String,
+}
+
+impl Dropped {
+    pub(crate) fn of(o: &Operands<'_>, uses: &mut Uses) -> Result<Dropped, GenError> {
+        let Some(kept) = o.is_kept(uses) else {
+            return Ok(Dropped { kept: String::new(), weight: "w".into(), cotangent: "grad[n][e]".into() });
+        };
+        let factor = o.by_kept_factor()?;
+        Ok(Dropped {
+            kept: format!("const bool kept = seen && {kept};\n"),
+            weight: format!("(kept ? w{factor} : 0.0f)"),
+            cotangent: format!("(kept ? grad[n][e]{factor} : 0.0f)"),
+        })
+    }
+}
+
 /// A copy of rows to shared memory.
 struct Tile<'a> {
     to: &'a str,
@@ -298,6 +320,7 @@ const float sum = far_sums[turn % 2 * {tile} + column], delta = far_deltas[turn 
             ),
         };
         let causal = if self.backward.attention.causal { " && j <= i2" } else { "" };
+        let Dropped { kept, weight, cotangent } = Dropped::of(o, uses)?;
         Ok(format!(
             "const idx row = first + (e >> 1) * 8;
 const int column = n * 8 + pair * 2 + (e & 1);
@@ -307,8 +330,8 @@ if (seen) {{
 {mask}}}
 seen = seen && sum != -INF32;
 const float w = seen ? exp2f((sc - sum) * 1.4426950408889634f) : 0.0f;
-score[n][e] = w;
-grad[n][e] = seen ? w * (grad[n][e] - delta) : 0.0f;
+{kept}score[n][e] = {weight};
+grad[n][e] = seen ? w * ({cotangent} - delta) : 0.0f;
 ",
             rows = o.rows,
             keys = o.keys,

@@ -83,7 +83,7 @@ impl Gradient<'_> {
         let place = self.place(&o, side, shape, (&tiles, &all_heads), &mut uses);
         let name = if side == Side::Queries { "QUERIES" } else { "KEYS_AND_VALUES" };
         let head = format!(
-            "typedef FlashGradient<{}, {name}, {}, {}, {}, {}, {}, {}> Flash;\nFlash flash(memory);\n",
+            "typedef FlashGradient<{}, {name}, {}, {}, {}, {}, {}, {}, {}> Flash;\nFlash flash(memory);\n",
             self.tma.ty()?,
             shape.own,
             shape.far,
@@ -91,6 +91,7 @@ impl Gradient<'_> {
             self.tma.width,
             shape.stages,
             self.long() && side == Side::Keys,
+            a.dropout.is_some(),
         );
         let bring = self.bring(&o, side, shape, &place, &mut uses)?;
         let multiply = self.multiply(&o, side, shape, &place, &mut uses)?;
@@ -245,19 +246,20 @@ flash.deltas[r] = i2 < {rows} ? {delta} : 0.0f;
             ),
         };
         let ScoreTransform { factor, text } = self.score_transform(o, side, shape, uses)?;
-        let scale = format!(" * {}", o.scale);
+        let (scale, kept_factor) = (format!(" * {}", o.scale), o.by_kept_factor()?);
+        let drop = o.kept_of_tile(side, shape.far, uses);
         let stores = match side {
             Side::Queries => {
                 self.store(o, (&b.dq, "i1", &o.rows), ("grad1", &scale, self.tma.depth), uses)?
             }
             Side::Keys => {
                 self.store(o, (&b.dk, "kv", &o.keys), ("grad1", &scale, self.tma.depth), uses)?
-                    + &self.store(o, (&b.dv, "kv", &o.keys), ("grad2", "", self.tma.width), uses)?
+                    + &self.store(o, (&b.dv, "kv", &o.keys), ("grad2", &kept_factor, self.tma.width), uses)?
             }
         };
         Ok(format!(
             "{place}const idx first = row0 + warp * 16 + line4;
-{numbers}flash.turns(turns, {factor}, {text});
+{numbers}{drop}flash.turns(turns, {factor}, 1.0f{kept_factor}, {text}, words, kept);
 {stores}}}
 "
         ))

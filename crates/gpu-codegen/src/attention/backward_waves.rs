@@ -5,7 +5,7 @@
 
 use crate::attention::Operands;
 use crate::attention::backward::{Backward, Side};
-use crate::attention::backward_flash::{Flash, PAD, round_up_16};
+use crate::attention::backward_flash::{Dropped, Flash, PAD, round_up_16};
 use crate::attention::flash_waves::{TURNED_PAD, at, lines, two_waves};
 use crate::text::body::Uses;
 use crate::text::template::{assemble, volume};
@@ -156,7 +156,7 @@ step_end();
                 "const float exponent = far_sums[turn % 2 * {tile} + column], delta = far_deltas[turn % 2 * {tile} + column];\n"
             ),
         };
-        let over = |text: &str, grad: &str| {
+        let over = |text: &str, grad: &str, weight: &str| {
             format!(
                 "#pragma unroll
 for (int n = 0; n < {nt}; ++n)
@@ -165,7 +165,7 @@ for (int e = 0; e < {parts}; ++e) {{
 const int column = n * {far} + {far_row};
 (void)column;
 {numbers}{text}grad[n][e] = {grad};
-score[n][e] = w;
+score[n][e] = {weight};
 }}
 ",
                 nt = tile / f.far,
@@ -175,28 +175,29 @@ score[n][e] = w;
             )
         };
         let causal = if a.causal { " && j <= i2" } else { "" };
-        let cotangent = "w * (grad[n][e] - delta)";
+        let Dropped { kept, weight, cotangent } = Dropped::of(o, uses)?;
+        let cotangent = format!("w * ({cotangent} - delta)");
         let text = format!(
             "{places}bool seen = i2 < {rows} && j < {keys}{causal};
 float sc = score[n][e] * {scale};
 if (seen) {{
 {mask}}}
 const float w = seen ? exp2_flushed(fmaf(sc, 1.4426950408889634f, -exponent)) : 0.0f;
-",
+{kept}",
             rows = o.rows,
             keys = o.keys,
             scale = o.scale,
             mask = o.mask_of("sc", uses)?,
         );
-        let general = over(&text, &format!("seen ? {cotangent} : 0.0f"));
-        if a.is_masked() {
+        let general = over(&text, &format!("seen ? {cotangent} : 0.0f"), &weight);
+        if a.is_masked() || a.dropout.is_some() {
             return Ok(format!("{before}{general}"));
         }
         let text = format!(
             "const float w = exp2_flushed(fmaf(score[n][e], {} * 1.4426950408889634f, -exponent));\n",
             o.scale
         );
-        let whole = over(&text, cotangent);
+        let whole = over(&text, &cotangent, &weight);
         let causal = if a.causal { causal_inside } else { String::new() };
         Ok(format!("{before}if ({inside}{causal}) {{\n{whole}}} else {{\n{general}}}\n"))
     }

@@ -344,6 +344,16 @@ mma_{half}(score[n + 1], {q}, b1);
             true => flash_waves::words(self, &o, warps, &mut uses)?,
             false => self.for_warps(&o, warps, &mut uses)?,
         };
+        let kept = match o.is_kept(&mut uses) {
+            Some(kept) => format!(
+                "const idx i2 = first + {}, j = j0 + n * {} + {};
+score[n][e] = i2 < {} && j < limit && {kept} ? w : 0.0f;
+",
+                f.own_row, f.far, f.far_row, o.rows
+            ),
+            None => "score[n][e] = w;\n".into(),
+        };
+        let kept_factor = o.by_kept_factor()?;
         let limit =
             if k.causal { format!("imin<idx>({}, row0 + {block_rows})", o.keys) } else { o.keys.clone() };
         let causal = if k.causal { "seen = seen && j <= i2;\n" } else { "" };
@@ -395,8 +405,7 @@ for (int n = 0; n < {nt}; ++n)
 for (int e = 0; e < {parts}; ++e) {{
 const float w = {weight};
 total[{slot}] += w;
-score[n][e] = w;
-}}
+{kept}}}
 {products}{turn_end}}}
 #pragma unroll
 for (int r = 0; r < {slots}; ++r) {{
@@ -407,7 +416,7 @@ for (int t = 0; t < {wt}; ++t)
 for (int e = 0; e < {parts}; ++e) {{
 const idx i2 = first + {own_row}, i3 = {from_column}t * {wide} + {far_row};
 if (i2 < {rows} && i3 < {width_}) {{
-const {result} result = to<{result}>(total[{slot}] == 0 ? 0.0f : out[t][e] / total[{slot}]);
+const {result} result = to<{result}>(total[{slot}] == 0 ? 0.0f : out[t][e] / total[{slot}]{kept_factor});
 {tail}}}
 }}
 {end}}}

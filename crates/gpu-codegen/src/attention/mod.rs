@@ -9,6 +9,7 @@ pub(crate) mod backward_waves;
 pub(crate) mod decode;
 pub(crate) mod flash;
 pub(crate) mod flash_waves;
+mod kept;
 pub(crate) mod masks;
 pub(crate) mod scores;
 pub(crate) mod tma;
@@ -29,11 +30,14 @@ const WARPS: i64 = 4;
 
 /// Returns the candidate implementations, best first by rule.
 pub(crate) fn variants(program: &Program, k: &Attention, target: &Target) -> Result<Vec<Variant>, GenError> {
-    let mut all = decode::variants(program, k, target)?;
+    let drops = k.dropout.is_some();
+    let mut all = if drops { Vec::new() } else { decode::variants(program, k, target)? };
     let few = all.len();
     all.extend(tma::variants(program, k, target)?);
-    // Blocks of these have what several warps keep twice: of long rows they take 0.2 to 0.9 of the time.
-    all.extend(tma::of_sections(program, k, target)?);
+    if !drops {
+        // Blocks of these have what several warps keep twice: of long rows they take 0.2 to 0.9 of the time.
+        all.extend(tma::of_sections(program, k, target)?);
+    }
     all.extend(flash::variants(program, k, target)?);
     if decode::is_short(k) {
         all.rotate_left(few);
@@ -161,6 +165,11 @@ fn generate(program: &Program, k: &Attention, target: &Target) -> Result<Kernel,
     let (infinity, exp) = if acc == "double" { ("INF64", "exp") } else { ("INF32", "expf") };
     let scale = crate::text::types::number(ir_core::Scalar::Float(k.scale), k.acc.compute())?;
     let sums = operands.sums("most", "total", &mut uses);
+    let drop = match operands.is_kept(&mut uses) {
+        Some(kept) => format!("if (j < limit && !({kept})) weight = 0;\n"),
+        None => String::new(),
+    };
+    let factor = operands.by_kept_factor()?;
     let tail = epilogue(program, &k.epilogue, "result", &mut uses)?;
     let result = value_type(k.acc)?;
     let (sections, from, end) = match whole {
@@ -193,9 +202,9 @@ total *= shrink;
 for (int u = 0; u < {per_lane}; ++u) out[u] *= shrink;
 most = top;
 }}
-const {acc} weight = score == -{infinity} ? ({acc})0 : {exp}(score - most);
+{acc} weight = score == -{infinity} ? ({acc})0 : {exp}(score - most);
 total += team_combine<SUM, {wave}>(weight, (void *)0);
-const int many = (int)imin<idx>({wave}, limit - j0);
+{drop}const int many = (int)imin<idx>({wave}, limit - j0);
 for (int t = 0; t < many; ++t) {{
 const {acc} w = shuffle(weight, t);
 const idx from = j0 + t;
@@ -212,7 +221,7 @@ if (lane == 0) {{
 for (int u = 0; u < {per_lane}; ++u) {{
 const idx i3 = {from}lane + {wave} * u;
 if (i3 < {width}) {{
-const {result} result = to<{result}>(total == 0 ? {empty} : out[u] / total);
+const {result} result = to<{result}>(total == 0 ? {empty} : out[u] / total{factor});
 {tail}}}
 }}
 {end}}}

@@ -392,9 +392,14 @@ impl<'a> Forward<'a> {
         );
         let score_transform = self.score_transform(&o, sections.map_or(far, |_| HALF), &mut uses)?;
         let finish = self.finish(&o, sections, &mut uses)?;
+        // The kernels of sections know no dropout.
+        let (drop, dropping) = match sections {
+            None => (o.kept_of_tile(Side::Queries, far, &mut uses), ", words, kept"),
+            Some(_) => (String::new(), ""),
+        };
         let turns = format!(
             "const idx first = row0 + warp * 16 + line4;
-flash.turns(turns, {factor}, {score_transform});
+{drop}flash.turns(turns, {factor}, {score_transform}{dropping});
 {finish}}}
 ",
             factor = score_transform.factor,
@@ -461,7 +466,7 @@ flash.turns(turns, {factor}, {score_transform});
 float share[2];
 #pragma unroll
 for (int r = 0; r < 2; ++r) {{
-share[r] = flash.total[r] == 0 ? 0.0f : 1.0f / flash.total[r];
+share[r] = flash.total[r] == 0 ? 0.0f : 1.0f / flash.total[r]{factor};
 {sums}}}
 #pragma unroll
 for (int n = 0; n < {groups}; ++n)
@@ -474,6 +479,7 @@ const float sum[LANES] = {{flash.result(4 * n + 2 * r) * share[r], flash.result(
 }}
 ",
             rows = o.rows,
+            factor = o.by_kept_factor()?,
         ))
     }
 }

@@ -6,7 +6,7 @@ use crate::common::{Case, emulator};
 use fx_ir::{Arg, Symbol, ValueId};
 use ir_core::{DType, SymExpr};
 
-use DType::{BF16, Bool, F16, F32, F64};
+use DType::{BF16, Bool, F16, F32, F64, I32};
 
 /// Attention with its sums, and its gradients for a cotangent; all are outputs.
 pub(crate) fn gradients(
@@ -16,12 +16,25 @@ pub(crate) fn gradients(
     [queries, keys, depth, width]: [i64; 4],
     (mask, causal): (Option<ValueId>, bool),
 ) {
+    with_dropout(c, dtype, [batch, heads, shared], [queries, keys, depth, width], (mask, causal, None));
+}
+
+/// The same, where the words say which weights are kept, times a factor.
+fn with_dropout(
+    c: &mut Case,
+    dtype: DType,
+    [batch, heads, shared]: [i64; 3],
+    [queries, keys, depth, width]: [i64; 4],
+    (mask, causal, kept): (Option<ValueId>, bool, Option<ValueId>),
+) {
     let q = c.any(dtype, &[batch, heads, queries, depth]);
     let k = c.any(dtype, &[batch, shared, keys, depth]);
     let v = c.any(dtype, &[batch, shared, keys, width]);
     let g = c.any(dtype, &[batch, heads, queries, width]);
     let mask = mask.map_or(Arg::None, Arg::Value);
-    let options = [mask, causal.into(), (1.0 / (depth as f64).sqrt()).into()];
+    let factor = if kept.is_some() { 1.25 } else { 1.0 };
+    let kept = kept.map_or(Arg::None, Arg::Value);
+    let options = [mask, causal.into(), (1.0 / (depth as f64).sqrt()).into(), kept, factor.into()];
     let args = [q, k, v].map(Arg::Value).into_iter().chain(options.clone()).collect();
     let outs = c.calls("prims.attention", args);
     let wide = |c: &mut Case, v: ValueId| c.call("prims.convert", vec![v.into(), dtype.compute().into()]);
@@ -120,6 +133,45 @@ fn masks_that_hide_blocks() {
     });
     gradients(&mut c, F16, [2, 1, 1], [rows, keys, 40, 64], (Some(added), false));
     c.check_candidates(&emulator, &names);
+}
+
+/// Bits that say which weights are kept, for scores of these sizes.
+fn words(c: &mut Case, sizes: [i64; 3], keys: i64) -> Option<ValueId> {
+    let [batch, heads, rows] = sizes;
+    let bits = |i: usize| f64::from((i as u32).wrapping_mul(2_654_435_761).rotate_left(9) as i32);
+    Some(c.input(I32, &[batch, heads, rows, (keys + 31) / 32], bits))
+}
+
+/// Weights that are dropped, by every kernel: rows whose last word is not whole, words that heads share, masks.
+#[test]
+fn dropout() {
+    let Some(emulator) = emulator() else { return };
+    let mut c = Case::new("by TMA");
+    let kept = words(&mut c, [2, 2, 130], 70);
+    with_dropout(&mut c, BF16, [2, 2, 2], [130, 70, 64, 64], (None, false, kept));
+    let kept = words(&mut c, [1, 4, 150], 201);
+    with_dropout(&mut c, F16, [1, 4, 2], [150, 201, 40, 24], (None, true, kept));
+    c.check_candidates(&emulator, &["wgmma_64x128_64x64", "wgmma_128x128_128x64", "simple"]);
+    let mut c = Case::new("long rows, by TMA");
+    let kept = words(&mut c, [1, 1, 133], 70);
+    with_dropout(&mut c, BF16, [1, 2, 1], [133, 70, 128, 128], (None, true, kept));
+    let seen = c.any(Bool, &[65, 150]);
+    let kept = words(&mut c, [1, 1, 65], 150);
+    with_dropout(&mut c, F16, [1, 1, 1], [65, 150, 96, 32], (Some(seen), false, kept));
+    c.check_candidates(&emulator, &["wgmma_64x64_128x64", "wgmma_128x64_128x64", "flash_64", "flash_32"]);
+    let mut c = Case::new("by warps");
+    let added = c.any(F16, &[1, 3, 80, 17]);
+    let kept = words(&mut c, [2, 3, 80], 17);
+    with_dropout(&mut c, F16, [2, 3, 1], [80, 17, 8, 8], (Some(added), false, kept));
+    let kept = words(&mut c, [1, 2, 20], 67);
+    with_dropout(&mut c, BF16, [1, 2, 1], [20, 67, 264, 136], (None, true, kept));
+    c.check_candidates(&emulator, &["flash_64", "flash_32", "flash_16"]);
+    let mut c = Case::new("simple");
+    let kept = words(&mut c, [1, 2, 33], 40);
+    with_dropout(&mut c, F32, [1, 2, 1], [33, 40, 24, 40], (None, true, kept));
+    let kept = words(&mut c, [2, 1, 3], 37);
+    with_dropout(&mut c, F64, [2, 1, 1], [3, 37, 5, 9], (None, false, kept));
+    c.check_candidates(&emulator, &["simple"]);
 }
 
 #[test]

@@ -261,6 +261,7 @@ fn attention(
         mask: (look.mask > 0).then(|| case.operand(mask, &[b, hq, lq, lk], &[0, 0, lk, 1], 0)),
         visibility: None,
         sums: None,
+        dropout: None,
         causal: look.causal,
         scale: 0.25,
         acc: DType::F32,

@@ -343,6 +343,7 @@ pub(crate) fn rename(step: &mut Step, map: &FxHashMap<BufId, BufId>, shift: &FxH
                 .into_iter()
                 .chain(&mut k.mask)
                 .chain(&mut k.sums)
+                .chain(k.dropout.iter_mut().map(|d| &mut d.kept))
                 .for_each(operand);
             insts(&mut k.epilogue.insts);
         }

@@ -211,9 +211,11 @@ fn attention(
     let operand = |o| memory.operand(&k.name, o, bindings);
     let (q, key, v) = (operand(&k.q)?, operand(&k.k)?, operand(&k.v)?);
     let mask = k.mask.as_ref().map(operand).transpose()?;
-    let result = linalg::attention((&q, &key, &v), mask.as_ref(), k.causal, k.scale, k.acc);
+    let words = k.dropout.as_ref().map(|d| operand(&d.kept)).transpose()?;
+    let kept = words.as_ref().zip(k.dropout.as_ref()).map(|(words, d)| (words, d.factor));
+    let result = linalg::attention((&q, &key, &v), (mask.as_ref(), kept), k.causal, k.scale, k.acc);
     let (result, sums) = result.map_err(refused(&k.name))?;
-    drop((q, key, v, mask));
+    drop((q, key, v, mask, words));
     if let Some(operand) = &k.sums {
         memory.store_operand(&k.name, operand, &sums, bindings)?;
     }
@@ -229,13 +231,15 @@ fn attention_backward(
 ) -> Result<(), KernelError> {
     let read = |o| memory.operand(&call.name, o, bindings);
     let inputs = call.inputs.iter().map(read).collect::<Result<Vec<_>, _>>()?;
-    let ([cotangent, q, k, v, sums, deltas, mask @ ..], [dq, dk, dv]) = (&inputs[..], &call.outputs[..])
-    else {
+    let ([cotangent, q, k, v, sums, deltas, ..], [dq, dk, dv]) = (&inputs[..], &call.outputs[..]) else {
         return Err(KernelError::malformed(&call.name, "a routine with the wrong number of operands"));
     };
     let dtype = q.dtype();
+    let (mask, dropout) = call.mask_and_dropout();
+    let mask = mask.and(inputs.get(6));
+    let kept = inputs.last().zip(dropout).map(|(words, d)| (words, d.factor));
     let given = linalg::AttentionCotangent { cotangent, sums, deltas };
-    let grads = linalg::attention_backward(&given, (q, k, v), mask.first(), causal, scale, dtype);
+    let grads = linalg::attention_backward(&given, (q, k, v), (mask, kept), causal, scale, dtype);
     let grads = grads.map_err(refused(&call.name))?;
     drop(inputs);
     [dq, dk, dv]

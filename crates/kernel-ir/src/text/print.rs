@@ -8,7 +8,7 @@ use ir_core::{Guard, Origin};
 
 use super::words::offset;
 use crate::{
-    Attention, Buffer, CollectiveOp, Conv, Epilogue, ExternCall, ExternOp, IR_MAJOR, IR_MINOR, Inst,
+    Attention, Buffer, CollectiveOp, Conv, Dropout, Epilogue, ExternCall, ExternOp, IR_MAJOR, IR_MINOR, Inst,
     InstKind, LoopKernel, Matmul, Operand, Program, ReduceOp, Step, Storage, StoreMode,
 };
 
@@ -238,6 +238,9 @@ impl fmt::Display for Attention {
         if let Some(sums) = &self.sums {
             writeln!(f, "  sums {sums}")?;
         }
+        if let Some(Dropout { kept, factor }) = &self.dropout {
+            writeln!(f, "  kept {kept} factor {}", float(*factor))?;
+        }
         epilogue(&self.epilogue, f)
     }
 }
@@ -249,10 +252,11 @@ impl fmt::Display for ExternCall {
                 let order = if *descending { "descending" } else { "ascending" };
                 writeln!(f, "extern {} sort dim {dim} {order}{}", quote(&self.name), from(&self.origins))?;
             }
-            ExternOp::AttentionBackward { causal, scale, .. } => {
+            ExternOp::AttentionBackward { causal, scale, dropout, .. } => {
                 let causal = if *causal { " causal" } else { "" };
-                let (name, scale) = (quote(&self.name), float(*scale));
-                writeln!(f, "extern {name} attention_backward scale {scale}{causal}{}", from(&self.origins))?;
+                let kept = dropout.map_or(String::new(), |factor| format!(" kept_factor {}", float(factor)));
+                let (name, scale, from) = (quote(&self.name), float(*scale), from(&self.origins));
+                writeln!(f, "extern {name} attention_backward scale {scale}{causal}{kept}{from}")?;
             }
             ExternOp::Linalg { op, complex } => {
                 let complex = if *complex { " complex" } else { "" };

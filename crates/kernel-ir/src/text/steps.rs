@@ -6,9 +6,9 @@ use ir_core::{DType, Scalar};
 use super::control;
 use super::parse::{Result, buf, dtype, expr, operand, shape};
 use crate::{
-    AccDecl, AccId, Along, Attention, Collective, CollectiveOp, Combine, Conv, Dequant, Epilogue, ExternCall,
-    ExternOp, Groups, Inst, InstKind, LinalgOp, LoopKernel, Matmul, ReduceOp, ScalarOp, Stage, Step,
-    StoreMode, Val,
+    AccDecl, AccId, Along, Attention, Collective, CollectiveOp, Combine, Conv, Dequant, Dropout, Epilogue,
+    ExternCall, ExternOp, Groups, Inst, InstKind, LinalgOp, LoopKernel, Matmul, ReduceOp, ScalarOp, Stage,
+    Step, StoreMode, Val,
 };
 
 /// A kernel or a statement of control flow, if one is next; `depth` lists of steps are open around it.
@@ -168,8 +168,15 @@ fn attention(c: &mut Cursor<'_>) -> Result<Attention> {
     let (q, k, v) = (titled(c, "q")?, titled(c, "k")?, titled(c, "v")?);
     let mask = if c.eat_word("mask") { Some(operand(c)?) } else { None };
     let sums = if c.eat_word("sums") { Some(operand(c)?) } else { None };
+    let dropout = if c.eat_word("kept") {
+        let kept = operand(c)?;
+        c.expect_word("factor")?;
+        Some(Dropout { kept, factor: c.float()? })
+    } else {
+        None
+    };
     let (visibility, epilogue) = (None, epilogue(c)?);
-    Ok(Attention { name, origins, q, k, v, mask, sums, visibility, causal, scale, acc, epilogue })
+    Ok(Attention { name, origins, q, k, v, mask, sums, dropout, visibility, causal, scale, acc, epilogue })
 }
 
 fn extern_call(c: &mut Cursor<'_>) -> Result<ExternCall> {
@@ -180,7 +187,9 @@ fn extern_call(c: &mut Cursor<'_>) -> Result<ExternCall> {
         "attention_backward" => {
             c.expect_word("scale")?;
             let scale = c.float()?;
-            ExternOp::AttentionBackward { causal: c.eat_word("causal"), scale, visibility: None }
+            let causal = c.eat_word("causal");
+            let dropout = if c.eat_word("kept_factor") { Some(c.float()?) } else { None };
+            ExternOp::AttentionBackward { causal, scale, dropout, visibility: None }
         }
         "wait" => ExternOp::Wait,
         "all_reduce" => collective(c, |c| Ok(CollectiveOp::AllReduce(combine(c)?)))?,

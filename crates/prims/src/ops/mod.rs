@@ -79,6 +79,7 @@ pub const FAMILIES: &[&[OpDef]] = &[
     reductions::cumulative::OPS,
     shapes::diagonal::OPS,
     networks::dropout::OPS,
+    networks::kept::OPS,
     matrices::einsum::OPS,
     indexing::embedding_bag::OPS,
     networks::expert::OPS,

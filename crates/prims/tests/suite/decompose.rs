@@ -20,7 +20,7 @@ fn decomposed(file: &File) -> Result<String, String> {
     };
     let graph: Graph = file.input.parse().map_err(|e| format!("{e}"))?;
     fx_ir::well_formed(&graph).map_err(|e| e[0].to_string())?;
-    match prims::decompose_in(&graph, prims::DecomposeCx { device_memory }) {
+    match prims::decompose_in(&graph, prims::DecomposeCx { device_memory, ..Default::default() }) {
         Ok(prims) => {
             fx_ir::verify(&prims, &prims::prim_legality()).map_err(|e| e[0].to_string())?;
             Ok(prims.to_string())

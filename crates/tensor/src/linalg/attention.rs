@@ -8,18 +8,20 @@ use crate::{Tensor, TensorError};
 
 /// Attention of `q [b, hq, lq, d]` to `k [b, hkv, lk, d]` and `v [b, hkv, lk, dv]`, `hq` a multiple of `hkv`. `mask`
 /// is `[b, hq, lq, lk]` (expand first): `bool`, true takes part, or real numbers that are added to the scores. With
-/// `causal` position `i` sees positions up to `i`. A row in which nothing takes part is zero. The result is
+/// `causal` position `i` sees positions up to `i`. A row in which nothing takes part is zero. With `kept`, words of bits `[b, hq, lq,
+/// lk / 32 rounded up]` of integers and a factor, the weights after the softmax are multiplied by the factor where the key's bit is
+/// set (that of key 0 is the lowest of its word), and dropped elsewhere. The result is
 /// `[b, hq, lq, dv]`, row-major, in `dtype`, and next to it the logarithms of the sums of the scores' exponentials, `[b, hq,
 /// lq]` in the dtype of its arithmetic: minus infinity where nothing takes part.
 pub fn attention(
     (q, k, v): (&Tensor, &Tensor, &Tensor),
-    mask: Option<&Tensor>,
+    (mask, kept): (Option<&Tensor>, Option<(&Tensor, f64)>),
     causal: bool,
     scale: f64,
     dtype: DType,
 ) -> Result<(Tensor, Tensor), TensorError> {
-    let s = Shape::of(q, k, v, mask)?;
-    let data = Data::of([q, k, v], mask, causal, scale)?;
+    let s = Shape::of(q, k, v, (mask, kept))?;
+    let data = Data::of([q, k, v], (mask, kept), causal, scale)?;
     let rows = s.b * s.hq * s.lq;
     let mut sums = super::zeroed::<f64>(rows)?;
     let weigh = |n: usize| data.scores(&s, n);
@@ -48,15 +50,18 @@ pub(super) struct Data {
     additive: bool,
     causal: bool,
     pub(super) scale: f64,
+    /// Words of bits, and the factor.
+    kept: Option<(Vec<i64>, f64)>,
 }
 
 impl Data {
     pub(super) fn of(
         [q, k, v]: [&Tensor; 3],
-        mask: Option<&Tensor>,
+        (mask, kept): (Option<&Tensor>, Option<(&Tensor, f64)>),
         causal: bool,
         scale: f64,
     ) -> Result<Data, TensorError> {
+        let words = |t: &Tensor| t.iter().map(|word| word.as_i64()).collect();
         Ok(Data {
             q: widened::<f64>(q)?,
             k: widened::<f64>(k)?,
@@ -65,7 +70,17 @@ impl Data {
             additive: mask.is_some_and(|m| m.dtype() != DType::Bool),
             causal,
             scale,
+            kept: kept.map(|(t, factor)| (words(t), factor)),
         })
+    }
+
+    /// What the weight of row `n` and key `j` is multiplied by after the softmax.
+    pub(super) fn factor(&self, s: &Shape, n: usize, j: usize) -> f64 {
+        match &self.kept {
+            None => 1.0,
+            Some((words, factor)) if words[n * s.words() + j / 32] >> (j % 32) & 1 == 1 => *factor,
+            Some(_) => 0.0,
+        }
     }
 
     /// The scores of row `n`, counted over batch, heads and positions.
@@ -88,6 +103,11 @@ impl Data {
 }
 
 impl Shape {
+    /// Words of 32 keys in a row.
+    fn words(&self) -> usize {
+        self.lk.div_ceil(32)
+    }
+
     /// The head of keys, counted over the batch, that row `n` reads.
     fn head_of_keys(&self, n: usize) -> usize {
         let head = n / self.lq;
@@ -97,7 +117,7 @@ impl Shape {
         q: &Tensor,
         k: &Tensor,
         v: &Tensor,
-        mask: Option<&Tensor>,
+        (mask, kept): (Option<&Tensor>, Option<(&Tensor, f64)>),
     ) -> Result<Shape, TensorError> {
         let refused = || {
             let sizes = [q.sizes(), k.sizes(), v.sizes(), mask.map_or(&[], |m| m.sizes())];
@@ -114,7 +134,8 @@ impl Shape {
             && d == dk
             && hkv > 0
             && hq % hkv == 0
-            && mask.is_none_or(|m| m.sizes() == [b, hq, lq, lk]);
+            && mask.is_none_or(|m| m.sizes() == [b, hq, lq, lk])
+            && kept.is_none_or(|(t, _)| t.dtype().is_integral() && t.sizes() == [b, hq, lq, lk.div_ceil(32)]);
         if fits { Ok(Shape { b, hq, hkv, lq, lk, d, dv }) } else { Err(refused()) }
     }
 }
@@ -144,6 +165,7 @@ fn attend(s: &Shape, data: &Data, n: usize, row: &mut [f64]) {
     let total: f64 = weights.iter().sum();
     for (j, weight) in weights.iter().enumerate() {
         let v = &data.v[(kv * s.lk + j) * s.dv..][..s.dv];
-        row.iter_mut().zip(v).for_each(|(to, x)| *to += weight / total * x);
+        let weight = weight / total * data.factor(s, n, j);
+        row.iter_mut().zip(v).for_each(|(to, x)| *to += weight * x);
     }
 }

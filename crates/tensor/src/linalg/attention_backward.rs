@@ -18,24 +18,24 @@ pub struct AttentionCotangent<'a> {
     pub deltas: &'a Tensor,
 }
 
-/// Gradients of [`attention`](super::attention) with respect to `q`, `k` and `v`, row-major, in `dtype`. A row in which nothing
-/// takes part adds nothing.
+/// Gradients of [`attention`](super::attention), whose mask and kept weights are `optional`, with respect to `q`, `k` and `v`,
+/// row-major, in `dtype`. A row in which nothing takes part adds nothing.
 pub fn attention_backward(
     given: &AttentionCotangent<'_>,
     (q, k, v): (&Tensor, &Tensor, &Tensor),
-    mask: Option<&Tensor>,
+    optional: (Option<&Tensor>, Option<(&Tensor, f64)>),
     causal: bool,
     scale: f64,
     dtype: DType,
 ) -> Result<[Tensor; 3], TensorError> {
-    let s = Shape::of(q, k, v, mask)?;
+    let s = Shape::of(q, k, v, optional)?;
     let rows = [s.b, s.hq, s.lq];
     let of_rows = given.sums.sizes() == rows && given.deltas.sizes() == rows;
     if !of_rows || given.cotangent.sizes() != [s.b, s.hq, s.lq, s.dv] {
         let sizes = [given.cotangent.sizes(), given.sums.sizes(), given.deltas.sizes()];
         return Err(TensorError::Shape(format!("backward of attention with rows of sizes {sizes:?}")));
     }
-    let data = Data::of([q, k, v], mask, causal, scale)?;
+    let data = Data::of([q, k, v], optional, causal, scale)?;
     let (g, sums, deltas) =
         (widened::<f64>(given.cotangent)?, widened::<f64>(given.sums)?, widened::<f64>(given.deltas)?);
     let given = Given { g, sums, deltas };
@@ -73,12 +73,12 @@ fn of_head(s: &Shape, data: &Data, given: &Given, head: usize) -> [Vec<f64>; 3] 
         let g = &given.g[n * s.dv..][..s.dv];
         let q = &data.q[n * s.d..][..s.d];
         for (j, score) in data.scores(s, n).into_iter().enumerate() {
-            let weight = (score - sum).exp();
+            let (weight, factor) = ((score - sum).exp(), data.factor(s, n, j));
             let v = &data.v[(head * s.lk + j) * s.dv..][..s.dv];
             let k = &data.k[(head * s.lk + j) * s.d..][..s.d];
             let dp: f64 = g.iter().zip(v).map(|(a, b)| a * b).sum();
-            let ds = weight * (dp - given.deltas[n]) * data.scale;
-            dv[j * s.dv..][..s.dv].iter_mut().zip(g).for_each(|(to, x)| *to += weight * x);
+            let ds = weight * (factor * dp - given.deltas[n]) * data.scale;
+            dv[j * s.dv..][..s.dv].iter_mut().zip(g).for_each(|(to, x)| *to += weight * factor * x);
             dq[row * s.d..][..s.d].iter_mut().zip(k).for_each(|(to, x)| *to += ds * x);
             dk[j * s.d..][..s.d].iter_mut().zip(q).for_each(|(to, x)| *to += ds * x);
         }

@@ -130,7 +130,7 @@ fn attention_is_what_pytorch_gives() {
     };
     let (q, k, v) = (half(&[2, 4, 3, 5]), half(&[2, 2, 4, 5]), half(&[2, 2, 4, 3]));
     let run = |mask: Option<&Tensor>, causal| {
-        sums(&crate::linalg::attention((&q, &k, &v), mask, causal, 0.3, DType::F64).unwrap().0)
+        sums(&crate::linalg::attention((&q, &k, &v), (mask, None), causal, 0.3, DType::F64).unwrap().0)
     };
     let close = |got: (f64, f64), expected: (f64, f64)| {
         assert!((got.0 - expected.0).abs() < 1e-12 && (got.1 - expected.1).abs() < 1e-12, "{got:?}");
@@ -141,5 +141,5 @@ fn attention_is_what_pytorch_gives() {
     close(run(Some(&mask), false), (-7.908019160973129, -54.37682272781118));
     close(run(None, true), (-5.104900914462382, -37.99781109005022));
     close(run(Some(&half(&[2, 4, 3, 4])), false), (-5.94806708493039, -38.428236462587584));
-    assert!(crate::linalg::attention((&q, &v, &v), None, false, 1.0, DType::F64).is_err());
+    assert!(crate::linalg::attention((&q, &v, &v), (None, None), false, 1.0, DType::F64).is_err());
 }

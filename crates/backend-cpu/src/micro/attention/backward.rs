@@ -3,19 +3,20 @@
 //!
 //! One task is one key/value head with all query heads that read it; within it keys run block by block, so that every sum
 //! has one order whatever the number of threads. With queries `Q` scaled: `S = Q Kᵀ + mask`, `P = exp(S - sums)`,
-//! `dS = P (G Vᵀ - deltas)`, `dV = Pᵀ G`, `dK = dSᵀ Q`, `dQ = scale · dS K`.
+//! `dS = P (G Vᵀ - deltas)`, `dV = Pᵀ G`, `dK = dSᵀ Q`, `dQ = scale · dS K`. Where weights are dropped, with `M` the factor of a
+//! kept one and else 0, `dS = P (M (G Vᵀ) - deltas)` and `dV = (P M)ᵀ G`, element by element in `M`.
 
 use std::ops::Range;
 
-use super::Mask;
 use super::weights::{self, ScoreRow};
+use super::{Dropout, Mask};
 use crate::micro::driver::{Small, odd_lines, small};
 use crate::micro::kernel::panel_width;
 use crate::micro::pack::pack_panel;
 use crate::micro::transpose::{self, Source};
 use crate::micro::{Isa, MicroError, scratch, team};
 
-/// Keys in a block, and rows: two blocks of scores and the packed keys and values then stay in the second-level cache.
+/// Keys in a block, whole words of kept weights, and rows: two blocks of scores and the packed keys and values then stay in the second-level cache.
 const KEYS: usize = 128;
 const ROWS: usize = 64;
 
@@ -72,6 +73,8 @@ pub struct AttentionBackward {
     pub scale: f32,
     /// Mask or bias.
     pub mask: Mask,
+    /// Weights that are dropped.
+    pub dropout: Option<Dropout>,
     /// Query `i` attends to keys `j <= i`.
     pub causal: bool,
     /// Gradient of Q, written.
@@ -407,6 +410,7 @@ impl Work<'_> {
                 len: self.seen(row, keys).min(seen),
                 padded: seen,
                 seen: call.mask.of_row(at),
+                kept: call.dropout.map(|d| (d.of_row([self.b, h, i], keys.start), d.factor as f32)),
                 sum: *of_row(&call.sums),
                 delta: *of_row(&call.deltas),
             };

@@ -97,15 +97,15 @@ unsafe fn row(call: &AttentionBackwardF64, [b, h, i]: [usize; 3], kv: usize) {
             return;
         }
         for (j, score) in a.scores(&row).into_iter().enumerate() {
-            let weight = (score - sum).exp();
+            let (weight, factor) = ((score - sum).exp(), a.factor(&row, j));
             let key = row.k.wrapping_offset(j as isize * a.k.1[2]);
             let value = row.v.wrapping_offset(j as isize * a.v.1[2]);
             let mut dp = 0.0;
             for d in 0..a.v_dim as isize {
                 dp += *g.wrapping_offset(d * gs[3]) * *value.wrapping_offset(d * a.v.1[3]);
             }
-            let ds = weight * (dp - delta) * a.scale;
-            add((call.dv.at(b, kv, j), call.dv.strides[3]), (g, gs[3]), a.v_dim, weight);
+            let ds = weight * (factor * dp - delta) * a.scale;
+            add((call.dv.at(b, kv, j), call.dv.strides[3]), (g, gs[3]), a.v_dim, weight * factor);
             add((call.dq.at(b, h, i), call.dq.strides[3]), (key, a.k.1[3]), a.head_dim, ds);
             add((call.dk.at(b, kv, j), call.dk.strides[3]), (row.q, a.q.1[3]), a.head_dim, ds);
         }

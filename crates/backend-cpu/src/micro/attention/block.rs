@@ -252,6 +252,7 @@ impl<T> Work<'_, T> {
                 len: self.limit(row, keys).min(seen),
                 padded: seen,
                 seen: self.call.mask.of_row(at),
+                kept: self.call.dropout.map(|d| d.of_row([p.b, p.h, p.i], keys.start)),
                 max: self.max.add(row),
                 sum: self.sum.add(row),
                 o: self.o.add(row * self.ldo),
@@ -261,9 +262,10 @@ impl<T> Work<'_, T> {
         }
     }
 
-    /// Divides by the sums and stores the rows at O's strides.
+    /// Divides by the sums, multiplies by the factor of kept weights and stores the rows at O's strides.
     pub(super) unsafe fn store(&self) {
         let (call, s) = (self.call, &self.call.o_strides);
+        let factor = call.dropout.map_or(1.0, |d| d.factor as f32);
         for row in 0..self.rows.len() {
             let p = self.place(row);
             let to = call.o.wrapping_offset(p.b * s[0] + p.h * s[1] + p.i * s[2]);
@@ -276,12 +278,12 @@ impl<T> Work<'_, T> {
                 }
                 let from = self.o.add(row * self.ldo);
                 if sum != 0.0 && s[3] == 1 {
-                    softmax::scaled(call.isa, from, 1, to, call.v_dim, 1.0 / sum);
+                    softmax::scaled(call.isa, from, 1, to, call.v_dim, factor / sum);
                     continue;
                 }
                 for d in 0..call.v_dim {
                     let v = match (sum == 0.0, call.empty_row) {
-                        (false, _) => *from.add(d) / sum,
+                        (false, _) => *from.add(d) / sum * factor,
                         (true, EmptyRow::Zero) => 0.0,
                         (true, EmptyRow::Nan) => f32::NAN,
                     };

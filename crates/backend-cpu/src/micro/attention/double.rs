@@ -1,6 +1,7 @@
 //! Attention in f64, a row of scores at a time: for checking models in double precision. No blocks, no packing.
 
 use super::super::team;
+use super::kept::Dropout;
 
 /// The mask, with strides of `[B, H, Lq, Lk]` in elements; 0 broadcasts.
 #[derive(Debug, Clone, Copy)]
@@ -44,6 +45,8 @@ pub struct AttentionF64 {
     pub scale: f64,
     /// Mask or bias.
     pub mask: MaskF64,
+    /// Weights that are dropped.
+    pub dropout: Option<Dropout>,
     /// Query `i` attends to keys `j <= i`.
     pub causal: bool,
 }
@@ -54,7 +57,7 @@ unsafe impl Sync for AttentionF64 {}
 /// Computes attention; rows in which every key is masked are 0.
 ///
 /// # Safety
-/// Q, K, V and the mask must be readable and O writable at their sizes and strides, from any thread; O must not overlap the
+/// Q, K, V, the mask and the words of kept weights must be readable and O writable at their sizes and strides, from any thread; O must not overlap the
 /// others.
 pub unsafe fn attention_f64(call: &AttentionF64) {
     let rows = call.batch * call.q_heads * call.q_len;
@@ -84,6 +87,17 @@ impl AttentionF64 {
         let base = |(ptr, s): (*const f64, [isize; 4]), h: isize| ptr.wrapping_offset(b * s[0] + h * s[1]);
         let q = base(self.q, h).wrapping_offset(i * self.q.1[2]);
         Row { b, h, i, q, k: base(self.k, kv), v: base(self.v, kv) }
+    }
+
+    /// Factor on the weight of key `j`, after the softmax.
+    ///
+    /// # Safety
+    /// As [`attention_f64`].
+    pub(super) unsafe fn factor(&self, row: &Row, j: usize) -> f64 {
+        let Some(dropout) = &self.dropout else { return 1.0 };
+        let bits = dropout.of_row([row.b, row.h, row.i], 0);
+        // SAFETY: there is a word for every key, by the caller's promise.
+        if unsafe { bits.at(j) } & 1 == 1 { dropout.factor } else { 0.0 }
     }
 
     /// Its scores, up to the causal limit.
@@ -133,6 +147,8 @@ unsafe fn one(call: &AttentionF64, number: usize) {
         for (j, score) in scores.iter().enumerate() {
             let weight = (score - most).exp();
             total += weight;
+            // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
+            let weight = weight * unsafe { call.factor(&row, j) };
             let value = row.v.wrapping_offset(j as isize * call.v.1[2]);
             for (d, o) in out.iter_mut().enumerate() {
                 // SAFETY: value rows have `v_dim` elements, as many as `out`.

@@ -1,10 +1,12 @@
 //! Fused attention, `softmax(scale * Q K^T + mask) V`, block by block over keys with a running maximum and sum (Milakov
-//! and Gimelshein 2018; Dao et al. 2022), so that never more than a block of scores exists. Dropout is not here.
+//! and Gimelshein 2018; Dao et al. 2022), so that never more than a block of scores exists. Weights may be
+//! dropped after the softmax; which are is an operand.
 
 mod backward;
 mod backward_double;
 mod block;
 mod double;
+mod kept;
 mod softmax;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
@@ -19,11 +21,12 @@ use super::{Isa, MicroError, scratch, team};
 pub use backward::{AttentionBackward, RowValues, Tensor4, attention_backward};
 pub use backward_double::{AttentionBackwardF64, attention_backward_f64};
 pub use double::{AttentionF64, MaskF64, attention_f64};
+pub use kept::Dropout;
 use softmax::RowMask;
 #[cfg(target_arch = "x86_64")]
 pub use tiles::attention_bf16;
 
-/// Keys in a block: the scores of 70 rows are then 140 KiB, next to the block's K and V in the second-level cache.
+/// Keys in a block, whole words of kept weights: the scores of 70 rows are then 140 KiB, next to the block's K and V in the second-level cache.
 const KEYS: usize = 512;
 /// Register tiles of rows in a block of rows.
 const TILES: usize = 5;
@@ -103,6 +106,8 @@ pub struct Attention<T = f32> {
     pub scale: f32,
     /// Mask or bias.
     pub mask: Mask,
+    /// Weights that are dropped.
+    pub dropout: Option<Dropout>,
     /// `Some(d)`: query `i` attends to keys `j <= i + d`. PyTorch's `is_causal` is `Some(0)`.
     pub causal: Option<isize>,
     /// Rows in which every key is masked.
@@ -117,7 +122,7 @@ unsafe impl<T> Sync for Attention<T> {}
 /// Computes fused attention.
 ///
 /// # Safety
-/// Q, K, V and the mask must be readable and O writable at their sizes and strides, from any thread; O must not overlap the
+/// Q, K, V, the mask and the words of kept weights must be readable and O writable at their sizes and strides, from any thread; O must not overlap the
 /// others.
 ///
 /// # Errors

@@ -1,6 +1,7 @@
 //! The online softmax of one row of scores, with the running maximum and sum of the row. Scores in, `exp(score - max)` out,
-//! in place.
+//! in place; weights that are dropped are 0, though they count in the sum.
 
+use super::kept::RowBits;
 use crate::micro::Isa;
 #[cfg(target_arch = "x86_64")]
 use crate::micro::simd::{Avx2, Avx512};
@@ -22,6 +23,8 @@ pub(super) struct Row {
     pub(super) len: usize,
     pub(super) padded: usize,
     pub(super) seen: RowMask,
+    /// The weights that are kept, where some are dropped.
+    pub(super) kept: Option<RowBits>,
     /// Running maximum.
     pub(super) max: *mut f32,
     /// Running sum.
@@ -129,7 +132,11 @@ unsafe fn run_isa<S: Simd>(row: &Row) {
             scale::<S>(row.o, row.dim, factor);
         }
         *row.max = max;
-        *row.sum += weights::<S>(row, end, shift);
+        // Each has a loop of its own.
+        *row.sum += match row.kept {
+            None => weights::<S>(row, end, shift, None),
+            Some(kept) => weights::<S>(row, end, shift, Some(kept)),
+        };
     }
 }
 
@@ -197,9 +204,10 @@ unsafe fn scale<S: Simd>(p: *mut f32, len: usize, factor: f32) {
     }
 }
 
-/// Replaces scores by `exp(score - shift)`, zeros from `len` to `padded`; returns their sum.
+/// Replaces scores by `exp(score - shift)`, zeros from `len` to `padded`; returns their sum. Those that are not kept become zeros, too,
+/// and count in the sum.
 #[inline(always)]
-unsafe fn weights<S: Simd>(row: &Row, end: usize, shift: f32) -> f32 {
+unsafe fn weights<S: Simd>(row: &Row, end: usize, shift: f32, kept: Option<RowBits>) -> f32 {
     // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
     unsafe {
         let shift = S::splat(shift);
@@ -207,7 +215,11 @@ unsafe fn weights<S: Simd>(row: &Row, end: usize, shift: f32) -> f32 {
         for j in (0..end).step_by(S::LANES) {
             let p = row.scores.add(j);
             let e = exp_nonpositive::<S>(S::sub(S::load(p), shift));
-            S::store(p, e);
+            // A vector begins before `len`, so that there is a word for it, and lies in one word.
+            match kept {
+                None => S::store(p, e),
+                Some(bits) => S::store(p, S::keep(e, bits.at(j))),
+            }
             acc = S::add(acc, e);
         }
         if end < row.padded {

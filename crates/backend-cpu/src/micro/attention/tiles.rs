@@ -1,5 +1,6 @@
 //! Attention of `bf16` by tiles (AMX), with scores, sums of weights and sums of the result in `f32`. K and V are packed as the panels of narrow
-//! products; weights are rounded to `bf16` before they are multiplied with V, as PyTorch's kernels do.
+//! products; weights are rounded to `bf16` before they are multiplied with V, as PyTorch's kernels do; those that are dropped
+//! are 0 by then, and the factor on the others is applied to the result in `f32`.
 
 use std::arch::x86_64::*;
 use std::ops::Range;

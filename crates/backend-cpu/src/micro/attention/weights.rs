@@ -1,7 +1,8 @@
 //! Turns one row of scores and of cotangents of weights into weights and cotangents of scores, in place: `p = exp(s -
-//! sum)`,
-//! `ds = p (dp - delta)`.
+//! sum)`, `ds = p (dp - delta)`. Where weights are dropped, with `m` the factor of a kept one and else 0, they are `p m` and
+//! `p (m dp - delta)`.
 
+use super::kept::RowBits;
 use super::softmax::{RowMask, mask_scores};
 use crate::micro::Isa;
 #[cfg(target_arch = "x86_64")]
@@ -18,6 +19,8 @@ pub(super) struct ScoreRow {
     pub(super) len: usize,
     pub(super) padded: usize,
     pub(super) seen: RowMask,
+    /// The weights that are kept and the factor on them, where some are dropped.
+    pub(super) kept: Option<(RowBits, f32)>,
     /// Log-sum-exp of the scores.
     pub(super) sum: f32,
     /// The value subtracted from the cotangents.
@@ -67,18 +70,37 @@ unsafe fn run_isa<S: Simd>(row: &ScoreRow) {
             *row.scores.add(j) = f32::NEG_INFINITY;
             *row.cotangents.add(j) = 0.0;
         }
+        // Each has a loop of its own.
+        match row.kept {
+            None => weigh::<S>(row, end, None),
+            Some(kept) => weigh::<S>(row, end, Some(kept)),
+        }
+        if end < padded {
+            row.scores.add(end).write_bytes(0, padded - end);
+            row.cotangents.add(end).write_bytes(0, padded - end);
+        }
+    }
+}
+
+/// The first `end` weights and cotangents, whole vectors.
+#[inline(always)]
+unsafe fn weigh<S: Simd>(row: &ScoreRow, end: usize, kept: Option<(RowBits, f32)>) {
+    // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given; a vector begins before `len`, so that
+    // there is a word for it, and lies in one word.
+    unsafe {
         // In a row without keys all scores are minus infinity: with 0 subtracted their weights are 0 and not NaN.
         let sum = S::splat(if row.sum == f32::NEG_INFINITY { 0.0 } else { row.sum });
         let (delta, most) = (S::splat(row.delta), S::splat(MAX_EXPONENT));
         for j in (0..end).step_by(S::LANES) {
             let (p, ds) = (row.scores.add(j), row.cotangents.add(j));
             let weight = exp_nonpositive::<S>(S::min(most, S::sub(S::load(p), sum)));
-            S::store(p, weight);
-            S::store(ds, S::mul(weight, S::sub(S::load(ds), delta)));
-        }
-        if end < padded {
-            row.scores.add(end).write_bytes(0, padded - end);
-            row.cotangents.add(end).write_bytes(0, padded - end);
+            let (mut dropped, mut dp) = (weight, S::load(ds));
+            if let Some((bits, factor)) = kept {
+                let m = S::keep(S::splat(factor), bits.at(j));
+                (dropped, dp) = (S::mul(weight, m), S::mul(dp, m));
+            }
+            S::store(p, dropped);
+            S::store(ds, S::mul(weight, S::sub(dp, delta)));
         }
     }
 }

@@ -53,6 +53,8 @@ pub(crate) trait Simd: Copy + 'static {
         #[cfg(not(target_arch = "x86_64"))]
         let _ = p;
     }
+    /// The lanes whose bit is set, that of the first lane the lowest; the others become 0. Bits beyond the lanes mean nothing.
+    unsafe fn keep(v: Self::V, bits: u32) -> Self::V;
     /// Sum of the lanes.
     unsafe fn sum(v: Self::V) -> f32;
     /// Largest lane.

@@ -80,6 +80,11 @@ impl Simd for Portable {
         zip(a, b, |a, b| if a < b { a } else { b })
     }
     #[inline(always)]
+    unsafe fn keep(v: Self::V, bits: u32) -> Self::V {
+        let kept = |i: usize| 0u32.wrapping_sub(bits >> i & 1);
+        std::array::from_fn(|i| f32::from_bits(v[i].to_bits() & kept(i)))
+    }
+    #[inline(always)]
     unsafe fn sum(v: Self::V) -> f32 {
         (v[0] + v[2]) + (v[1] + v[3])
     }

@@ -44,6 +44,7 @@ impl Simd for Avx512 {
     op!(fma(a: __m512, b: __m512, c: __m512) -> __m512 = _mm512_fmadd_ps(a, b, c));
     op!(max(a: __m512, b: __m512) -> __m512 = _mm512_max_ps(a, b));
     op!(min(a: __m512, b: __m512) -> __m512 = _mm512_min_ps(a, b));
+    op!(keep(v: __m512, bits: u32) -> __m512 = _mm512_maskz_mov_ps(bits as __mmask16, v));
     op!(sum(v: __m512) -> f32 = _mm512_reduce_add_ps(v));
     op!(largest(v: __m512) -> f32 = _mm512_reduce_max_ps(v));
     op!(exp2_of_shifted(v: __m512) -> __m512 = {
@@ -74,6 +75,11 @@ impl Simd for Avx2 {
     op!(fma(a: __m256, b: __m256, c: __m256) -> __m256 = _mm256_fmadd_ps(a, b, c));
     op!(max(a: __m256, b: __m256) -> __m256 = _mm256_max_ps(a, b));
     op!(min(a: __m256, b: __m256) -> __m256 = _mm256_min_ps(a, b));
+    op!(keep(v: __m256, bits: u32) -> __m256 = {
+        let lanes = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+        let set = _mm256_and_si256(_mm256_set1_epi32(bits as i32), lanes);
+        _mm256_and_ps(v, _mm256_castsi256_ps(_mm256_cmpeq_epi32(set, lanes)))
+    });
     op!(sum(v: __m256) -> f32 = {
         let four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
         let two = _mm_add_ps(four, _mm_movehl_ps(four, four));

@@ -1,7 +1,10 @@
 //! Gradients of attention against loops in f64, with error bounds that follow from the operands.
 
-use super::super::{AttentionBackward, Mask, RowValues, Tensor4, attention_backward};
-use super::attention::{Case, Data, at, data, strides};
+use super::super::{
+    AttentionBackward, AttentionBackwardF64, AttentionF64, Mask, RowValues, Tensor4, attention_backward,
+    attention_backward_f64,
+};
+use super::attention::{BASE, Case, Data, at, data, double, strides, widened};
 use super::*;
 
 /// A number and how far f32 may be from it.
@@ -37,7 +40,7 @@ struct Given {
     strides: [[isize; 4]; 4],
 }
 
-/// The weight and the cotangent of a score, with bounds on their errors.
+/// The weight that is left of a score and the score's cotangent, with bounds on their errors.
 struct Score {
     weight: (f64, f64),
     ds: (f64, f64),
@@ -64,7 +67,8 @@ impl Given {
                 continue;
             }
             let sum = top + scores.iter().map(|s| (s - top).exp()).sum::<f64>().ln();
-            let delta = (0..lk).map(|j| (scores[j] - sum).exp() * given.dp(c, place, j).0).sum::<f64>();
+            let weight = |j: usize| (scores[j] - sum).exp() * given.d.factor(c, place, j);
+            let delta = (0..lk).map(|j| weight(j) * given.dp(c, place, j).0).sum::<f64>();
             (given.sums[row], given.deltas[row]) = (sum as f32, delta as f32);
         }
         given
@@ -100,10 +104,12 @@ impl Given {
         let size = 3.0 * (c.dim[0] as f64).sqrt() + 3.0;
         let weight = (self.score(c, place(c, row), j) - sum).exp();
         let relative = U * ((c.dim[0] + 4) as f64 * size + 2.0 * sum.abs() + 16.0);
+        let factor = self.d.factor(c, place(c, row), j);
         let (dp, magnitude) = self.dp(c, place(c, row), j);
+        let (dp, magnitude, kept) = (factor * dp, factor * magnitude, factor * weight);
         let ds = weight * (dp - delta);
         let off = U * ((c.dim[1] + 4) as f64 * magnitude + 2.0 * (dp.abs() + delta.abs()));
-        Score { weight: (weight, weight * relative), ds: (ds, ds.abs() * relative + weight * off) }
+        Score { weight: (kept, kept * relative), ds: (ds, ds.abs() * relative + weight * off) }
     }
 }
 
@@ -169,6 +175,7 @@ fn computed(isa: Isa, c: &Case, given: &Given) -> [Vec<f32>; 3] {
         deltas: RowValues { ptr: given.deltas.as_ptr(), strides: rows },
         scale: scale(c) as f32,
         mask,
+        dropout: given.d.dropout(c),
         causal: c.causal.is_some(),
         dq: Tensor4 { ptr: dq.as_mut_ptr(), strides: qs },
         dk: Tensor4 { ptr: dk.as_mut_ptr(), strides: ks },
@@ -181,7 +188,7 @@ fn computed(isa: Isa, c: &Case, given: &Given) -> [Vec<f32>; 3] {
 
 #[test]
 fn gradients_match_f64() {
-    let base = Case { batch: 1, heads: [2, 2], len: [5, 7], dim: [16, 16], causal: None, mask: 0, layout: 0 };
+    let base = BASE;
     let cases = [
         base,
         Case { len: [1, 1], dim: [1, 1], ..base },
@@ -192,6 +199,14 @@ fn gradients_match_f64() {
         Case { len: [20, 300], dim: [32, 48], mask: 3, layout: 2, ..base },
         Case { len: [4, 0], ..base },
         Case { len: [0, 4], ..base },
+        // Weights are dropped: several blocks of keys and of rows, parts of words, a broadcast operand.
+        Case { dropout: 1, ..base },
+        Case { batch: 2, heads: [4, 2], len: [17, 33], dim: [13, 9], mask: 1, layout: 1, dropout: 2, ..base },
+        Case { batch: 3, heads: [6, 1], len: [3, 65], dim: [33, 40], mask: 2, dropout: 1, ..base },
+        Case { len: [130, 130], dim: [64, 64], causal: Some(0), layout: 1, dropout: 1, ..base },
+        Case { batch: 2, heads: [4, 2], len: [90, 40], dim: [24, 128], causal: Some(0), dropout: 3, ..base },
+        Case { len: [20, 300], dim: [32, 48], mask: 3, layout: 2, dropout: 2, ..base },
+        Case { len: [4, 0], dropout: 1, ..base },
     ];
     for isa in isas() {
         for c in cases {
@@ -212,9 +227,56 @@ fn gradients_match_f64() {
     }
 }
 
+/// What is computed in `f64`, in the order of [`expected`].
+fn computed_in_double(c: &Case, given: &Given) -> [Vec<f64>; 3] {
+    let [qs, ks, vs, gs] = given.strides;
+    let d = &given.d;
+    let [q, k, v, g, sums, deltas, add] =
+        [&d.q, &d.k, &d.v, &given.g, &given.sums, &given.deltas, &d.add].map(|x| widened(x));
+    let mut grads = [&q, &k, &v].map(|x| vec![9.0f64; x.len()]);
+    let rows = [(c.heads[0] * c.len[0]) as isize, c.len[0] as isize, 1];
+    let [dq, dk, dv] = &mut grads;
+    let (q, k, v) = ((q.as_ptr(), qs), (k.as_ptr(), ks), (v.as_ptr(), vs));
+    let call = AttentionBackwardF64 {
+        attention: AttentionF64 { q, k, v, ..double(c, d, &add) },
+        g: Tensor4 { ptr: g.as_ptr(), strides: gs },
+        sums: RowValues { ptr: sums.as_ptr(), strides: rows },
+        deltas: RowValues { ptr: deltas.as_ptr(), strides: rows },
+        dq: Tensor4 { ptr: dq.as_mut_ptr(), strides: qs },
+        dk: Tensor4 { ptr: dk.as_mut_ptr(), strides: ks },
+        dv: Tensor4 { ptr: dv.as_mut_ptr(), strides: vs },
+    };
+    // SAFETY: the buffers are as large as the strides say.
+    unsafe { attention_backward_f64(&call) };
+    grads
+}
+
+#[test]
+fn gradients_in_f64_match_the_definition() {
+    for c in [
+        Case { batch: 2, heads: [4, 2], len: [17, 33], dim: [13, 9], mask: 1, layout: 1, ..BASE },
+        Case { batch: 2, heads: [4, 2], len: [17, 33], dim: [13, 9], mask: 1, layout: 1, dropout: 1, ..BASE },
+        Case { batch: 3, heads: [6, 1], len: [3, 65], dim: [7, 8], mask: 2, dropout: 2, ..BASE },
+        Case { batch: 2, len: [40, 70], causal: Some(0), dropout: 3, ..BASE },
+    ] {
+        let given = Given::of(&c);
+        let expected = expected(&c, &given);
+        for (n, (got, want)) in computed_in_double(&c, &given).iter().zip(&expected).enumerate() {
+            for (x, (got, want)) in got.iter().zip(want).enumerate() {
+                let off = (got - want.value).abs();
+                assert!(
+                    off <= 1e-13 * (1.0 + want.magnitude),
+                    "{c:?} gradient {n} element {x}: {got} for {}",
+                    want.value
+                );
+            }
+        }
+    }
+}
+
 #[test]
 fn rows_that_see_nothing_add_nothing() {
-    let c = Case { batch: 1, heads: [2, 1], len: [3, 70], dim: [8, 8], causal: None, mask: 2, layout: 0 };
+    let c = Case { heads: [2, 1], len: [3, 70], dim: [8, 8], mask: 2, ..BASE };
     for isa in isas() {
         let mut given = Given::of(&c);
         given.d.seen.fill(false);

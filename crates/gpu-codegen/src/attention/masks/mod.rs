@@ -89,7 +89,7 @@ fn masks_of(step: &Step) -> Vec<(Operand, bool)> {
     match step {
         Step::Attention(k) => k.mask.iter().map(|mask| (mask.clone(), false)).collect(),
         Step::Extern(k) if matches!(k.op, ExternOp::AttentionBackward { .. }) => {
-            k.inputs.get(6).map(|mask| (mask.clone(), true)).into_iter().collect()
+            k.mask_and_dropout().0.map(|mask| (mask.clone(), true)).into_iter().collect()
         }
         Step::Together(group) => group.steps.iter().flat_map(masks_of).collect(),
         _ => Vec::new(),
@@ -237,12 +237,11 @@ fn use_prepared(step: &mut Step, all: &[Prepared]) {
             }
         }
         Step::Extern(k) => {
-            let Some(prepared) = k.inputs.get(6).and_then(of) else { return };
+            let Some(prepared) = k.mask_and_dropout().0.and_then(of) else { return };
             let ExternOp::AttentionBackward { visibility, .. } = &mut k.op else { return };
             *visibility = prepared.visibility();
             if prepared.replaced() {
-                k.inputs.truncate(6);
-                k.inputs.extend(prepared.bits.clone());
+                k.inputs.splice(6..7, prepared.bits.clone());
             }
         }
         Step::Together(group) => group.steps.iter_mut().for_each(|s| use_prepared(s, all)),

@@ -44,12 +44,28 @@ template <class T, class B> DEV void flash_product(float (&d)[B::WIDTH / 2], con
     wgmma_commit();
 }
 
-// Converts the result of a product with N columns to the left operand of the next one.
-template <class T, int N> DEV void flash_factors(u32 (&a)[N / 16][4], const float (&d)[N / 2]) {
+// Converts the result of a product with N columns to the left operand of the next one. Elements for which `kept(i)` is false become 0.
+template <class T, int N, class Kept> DEV void flash_factors(u32 (&a)[N / 16][4], const float (&d)[N / 2], Kept kept) {
     #pragma unroll
     for (int s = 0; s < N / 16; ++s)
         #pragma unroll
-        for (int r = 0; r < 4; ++r) a[s][r] = pack_halves(Tag<T>(), d[8 * s + 2 * r], d[8 * s + 2 * r + 1]);
+        for (int r = 0; r < 4; ++r) {
+            const int i = 8 * s + 2 * r;
+            a[s][r] = pack_halves(Tag<T>(), kept(i) ? d[i] : 0.0f, kept(i + 1) ? d[i + 1] : 0.0f);
+        }
+}
+template <class T, int N> DEV void flash_factors(u32 (&a)[N / 16][4], const float (&d)[N / 2]) {
+    flash_factors<T, N>(a, d, [](int) { return true; });
+}
+// The same of a left operand.
+template <int N, class Kept> DEV void flash_drop(u32 (&a)[N / 16][4], Kept kept) {
+    #pragma unroll
+    for (int s = 0; s < N / 16; ++s)
+        #pragma unroll
+        for (int r = 0; r < 4; ++r) {
+            const int i = 8 * s + 2 * r;
+            a[s][r] &= (kept(i) ? 0xffffu : 0u) | (kept(i + 1) ? 0xffff0000u : 0u);
+        }
 }
 template <int N> DEV void flash_clear(float (&d)[N]) {
     #pragma unroll
@@ -217,8 +233,10 @@ template <class T, int ROWS, int KEYS, int DEPTH, int WIDTH, int STAGES_> struct
         }
     }
 
-    // The loop of a warpgroup. `look(score, turn)` masks and, where `factor` is 1, scales.
-    template <class Look> MEMBER void turns(int count, float factor, Look look) {
+    // The loop of a warpgroup. `look(score, turn)` masks and, where `factor` is 1, scales. `words(turn)` reads which weights dropout keeps,
+    // as `kept(i)` says of element `i`; the sums have all weights.
+    template <class Look, class Words, class Kept>
+    MEMBER void turns(int count, float factor, Look look, Words words, Kept kept) {
         float shrink[2];
         u32 weights[KEYS / 16][4];
         int keys, values;
@@ -232,12 +250,13 @@ template <class T, int ROWS, int KEYS, int DEPTH, int WIDTH, int STAGES_> struct
             float score[KEYS / 2];
             wgmma_fence();
             flash_scores<T, Q, K>(score, rows, tile);
+            words(0);
             wgmma_wait<0>();
             wgmma_settle(score);
             mbarrier_arrive<1>(bars.empty + keys);
             look(score, 0);
             soften(score, factor, shrink);
-            flash_factors<T, KEYS>(weights, score);
+            flash_factors<T, KEYS>(weights, score, kept);
         }
         for (int turn = 1; turn < count; ++turn) {
             // The values of the previous iteration are not kept.
@@ -248,6 +267,7 @@ template <class T, int ROWS, int KEYS, int DEPTH, int WIDTH, int STAGES_> struct
             flash_scores<T, Q, K>(score, rows, tile);
             wgmma_fence();
             flash_product<T, V>(out, weights, next);
+            words(turn);
             wgmma_wait<1>();
             wgmma_settle(score);
             mbarrier_arrive<1>(bars.empty + keys);
@@ -258,7 +278,7 @@ template <class T, int ROWS, int KEYS, int DEPTH, int WIDTH, int STAGES_> struct
             mbarrier_arrive<1>(bars.empty + values);
             #pragma unroll
             for (int i = 0; i < V::WIDTH / 2; ++i) out[i] *= shrink[i >> 1 & 1];
-            flash_factors<T, KEYS>(weights, score);
+            flash_factors<T, KEYS>(weights, score, kept);
         }
         mbarrier_arrive<1>(bars.own_empty);
         own ^= 1;
@@ -280,8 +300,8 @@ template <class T, int ROWS, int KEYS, int DEPTH, int WIDTH, int STAGES_> struct
 enum { QUERIES, KEYS_AND_VALUES };
 
 // SPARING: where registers cannot hold scores and cotangents of weights at once, the cotangents are computed after the
-// weights were stored in 16 bits, and the weights are read back as they were rounded.
-template <class T, int SIDE, int OWN, int FAR, int DEPTH, int WIDTH, int STAGES_, bool SPARING> struct FlashGradient {
+// weights were stored in 16 bits, and the weights are read back as they were rounded. DROPS: with dropout.
+template <class T, int SIDE, int OWN, int FAR, int DEPTH, int WIDTH, int STAGES_, bool SPARING, bool DROPS> struct FlashGradient {
     typedef Panels<T, OWN, DEPTH> Own1;
     typedef Panels<T, OWN, WIDTH> Own2;
     typedef Panels<T, FAR, DEPTH> Far1;
@@ -350,17 +370,21 @@ template <class T, int SIDE, int OWN, int FAR, int DEPTH, int WIDTH, int STAGES_
             score[i] = exp2_flushed(fmaf(score[i], factor, -sum));
         }
     }
-    // Converts cotangents of weights to those of scores.
-    MEMBER void turn_back(const float (&weight)[FAR / 2], const u32 (&rounded)[FAR / 16][4], float (&grad)[FAR / 2], const float *number) const {
+    // Converts cotangents of weights to those of scores. Those of weights that dropout keeps are multiplied by `kept_factor`, the others 0.
+    template <class Kept>
+    MEMBER void turn_back(const float (&weight)[FAR / 2], const u32 (&rounded)[FAR / 16][4], float (&grad)[FAR / 2], const float *number,
+                          float kept_factor, Kept kept) const {
         #pragma unroll
         for (int i = 0; i < FAR / 2; ++i) {
             const float delta = SIDE == QUERIES ? deltas[i >> 1 & 1] : number[FAR + column(i)];
-            grad[i] = (SPARING ? flash_half(Tag<T>(), rounded[i / 8][i % 8 / 2], i & 1) : weight[i]) * (grad[i] - delta);
+            const float cotangent = DROPS ? fmaf(kept(i) ? grad[i] : 0.0f, kept_factor, -delta) : grad[i] - delta;
+            grad[i] = (SPARING ? flash_half(Tag<T>(), rounded[i / 8][i % 8 / 2], i & 1) : weight[i]) * cotangent;
         }
     }
 
     // An iteration: its last product is still in flight when the next one begins, which releases the stage.
-    template <class Look> MEMBER void turn(int number, float factor, Look look) {
+    template <class Look, class Words, class Kept>
+    MEMBER void turn(int number, float factor, float kept_factor, Look look, Words words, Kept kept) {
         // The values of the previous iteration are not kept.
         float score[FAR / 2], grad[FAR / 2];
         u32 weights[FAR / 16][4], factors[FAR / 16][4];
@@ -370,36 +394,44 @@ template <class T, int SIDE, int OWN, int FAR, int DEPTH, int WIDTH, int STAGES_
         wgmma_fence();
         flash_scores<T, Own1, Far1>(score, rows, far);
         if constexpr (!SPARING) flash_scores<T, Own2, Far2>(grad, rows + Own1::BYTES, far + Far1::BYTES);
+        words(number);
         wgmma_wait<SPARING ? 0 : 1>();
         wgmma_settle(score);
         if (number > 0) mbarrier_arrive<1>(bars.empty + before);
         look(score, number);
         weigh(score, factor, numbers(here));
-        if constexpr (SIDE != QUERIES || SPARING) flash_factors<T, FAR>(weights, score);
+        // Weights that are read back are dropped behind that, and the product of them waits.
+        constexpr bool LATE = SPARING && DROPS;
+        if constexpr (LATE) flash_factors<T, FAR>(weights, score);
+        else if constexpr (SIDE != QUERIES || SPARING) flash_factors<T, FAR>(weights, score, kept);
         if constexpr (SPARING) {
             wgmma_fence();
             flash_scores<T, Own2, Far2>(grad, rows + Own1::BYTES, far + Far1::BYTES);
         }
-        if constexpr (SIDE != QUERIES) {
+        if constexpr (SIDE != QUERIES && !LATE) {
             wgmma_fence();
             flash_product<T, Far2>(grad2, weights, far + Far1::BYTES);
         }
-        wgmma_wait<SIDE == QUERIES ? 0 : 1>();
+        wgmma_wait<SIDE == QUERIES || LATE ? 0 : 1>();
         wgmma_settle(grad);
-        turn_back(score, weights, grad, numbers(here));
+        turn_back(score, weights, grad, numbers(here), kept_factor, kept);
         flash_factors<T, FAR>(factors, grad);
+        if constexpr (LATE) flash_drop<FAR>(weights, kept);
         wgmma_fence();
+        if constexpr (SIDE != QUERIES && LATE) flash_product<T, Far2>(grad2, weights, far + Far1::BYTES);
         flash_product<T, Far1>(grad1, factors, far);
         at.next();
     }
 
-    // The loop of a warpgroup. `look(score, turn)` masks and, where `factor` is 1, scales.
-    template <class Look> MEMBER void turns(int count, float factor, Look look) {
+    // The loop of a warpgroup. `look(score, turn)` masks and, where `factor` is 1, scales. `words(turn)` reads which weights dropout keeps,
+    // as `kept(i)` says of element `i`, times `kept_factor`, which the caller multiplies the gradient of values by.
+    template <class Look, class Words, class Kept>
+    MEMBER void turns(int count, float factor, float kept_factor, Look look, Words words, Kept kept) {
         flash_clear(grad1);
         flash_clear(grad2);
         mbarrier_wait(bars.own_full, own);
         #pragma unroll 1
-        for (int n = 0; n < count; ++n) turn(n, factor, look);
+        for (int n = 0; n < count; ++n) turn(n, factor, kept_factor, look, words, kept);
         wgmma_wait<0>();
         wgmma_settle(grad1);
         wgmma_settle(grad2);

@@ -71,7 +71,8 @@ impl Case {
     /// Decomposes for memory of a device, as programs for GPUs are.
     fn builder(&mut self, target: &str) -> Builder<'_> {
         let name = target.split('.').nth(1).unwrap_or("v");
-        Builder::new(&mut self.graph, name, OriginId(0)).within(DecomposeCx { device_memory: true })
+        Builder::new(&mut self.graph, name, OriginId(0))
+            .within(DecomposeCx { device_memory: true, whole_scores: false })
     }
 
     /// An operator with one result.

@@ -6,8 +6,8 @@
 use ir_core::{DType, EntityId, Guard, Origin, Relation, Scalar, Shape, SymExpr, SymId};
 use kernel_ir::{
     AccDecl, AccId, ArenaPlan, Attention, BufId, Buffer, Collective, CollectiveOp, Combine, Const, Conv,
-    Epilogue, ExternCall, ExternOp, Footprint, InputSpec, Inst, InstKind, LinalgOp, LoopKernel, Matmul,
-    Operand, OutputSpec, Program, ReduceOp, ScalarOp, Site, Stage, Step, Storage, StoreMode, Symbol,
+    Dropout, Epilogue, ExternCall, ExternOp, Footprint, InputSpec, Inst, InstKind, LinalgOp, LoopKernel,
+    Matmul, Operand, OutputSpec, Program, ReduceOp, ScalarOp, Site, Stage, Step, Storage, StoreMode, Symbol,
     Together, Val, takes,
 };
 
@@ -220,6 +220,12 @@ fn operand(rng: &mut Rng, p: &Program, rank: usize) -> Operand {
     Operand { buf, sizes: sizes(rng, p, rank), strides: sizes(rng, p, rank), offset: offset(rng, p) }
 }
 
+/// The words of a dropout, where a buffer may be these.
+fn words(rng: &mut Rng, p: &Program) -> Option<Operand> {
+    let buf = p.buffers.ids().find(|b| p.buffers[*b].dtype == DType::I32)?;
+    Some(Operand { buf, ..operand(rng, p, 4) })
+}
+
 fn writable(p: &Program) -> Vec<BufId> {
     let fixed = |b: BufId| matches!(p.buffers[p.root(b)].storage, Storage::Input(_) | Storage::Constant(_));
     p.buffers.ids().filter(|b| !fixed(*b)).collect()
@@ -272,6 +278,8 @@ fn step(rng: &mut Rng, p: &Program) -> Step {
             let sums = |rng: &mut Rng, buf: BufId| Operand { buf, ..operand(rng, p, 3) };
             let same = writable(p).into_iter().find(|b| p.buffers[*b].dtype == acc);
             let sums = same.filter(|_| rng.flip()).map(|buf| sums(rng, buf));
+            let kept = words(rng, p).filter(|_| rng.flip());
+            let factor = float(rng);
             let attention = Attention {
                 name: kernel,
                 origins,
@@ -280,6 +288,7 @@ fn step(rng: &mut Rng, p: &Program) -> Step {
                 v,
                 mask,
                 sums,
+                dropout: kept.map(|kept| Dropout { kept, factor }),
                 visibility: None,
                 causal,
                 scale,
@@ -289,9 +298,14 @@ fn step(rng: &mut Rng, p: &Program) -> Step {
             Step::Attention(attention)
         }
         3 if rng.below(3) == 0 => {
-            let op = ExternOp::AttentionBackward { causal: rng.flip(), scale: float(rng), visibility: None };
+            let (causal, scale) = (rng.flip(), float(rng));
+            let kept = words(rng, p).filter(|_| rng.flip());
+            let dropout = kept.is_some().then(|| float(rng));
+            let op = ExternOp::AttentionBackward { causal, scale, dropout, visibility: None };
             let ranks = [4, 4, 4, 4, 3, 3, 4];
-            let inputs = ranks.into_iter().take(6 + rng.below(2)).map(|n| operand(rng, p, n)).collect();
+            let mut inputs: Vec<Operand> =
+                ranks.into_iter().take(6 + rng.below(2)).map(|n| operand(rng, p, n)).collect();
+            inputs.extend(kept);
             let out = |rng: &mut Rng| Operand { buf: rng.pick(&writable(p)), ..operand(rng, p, 4) };
             let outputs = (0..3).map(|_| out(rng)).collect();
             Step::Extern(ExternCall { name: kernel, origins, op, inputs, outputs })

@@ -194,29 +194,32 @@ pub(in crate::ops) fn folded(
 
 /// The batch joins the one of the operator. A mask that is the same for a whole batch of it stays as it is.
 pub(in crate::ops) fn attention(b: &mut Builder<'_>, call: &BatchCall<'_>) -> Made {
-    attention_of(b, call, &["q", "k", "v"], 3)
+    attention_of(b, call, &["q", "k", "v"])
 }
 
 /// As that of the attention.
 pub(in crate::ops) fn attention_backward(b: &mut Builder<'_>, call: &BatchCall<'_>) -> Made {
-    attention_of(b, call, &["grad", "q", "k", "v", "sums", "deltas"], 6)
+    attention_of(b, call, &["grad", "q", "k", "v", "sums", "deltas"])
 }
 
-/// A call whose first arguments begin with the batch of the operator, and whose argument `place` is a mask.
-fn attention_of(b: &mut Builder<'_>, call: &BatchCall<'_>, names: &[&str], place: usize) -> Made {
+/// A call whose first arguments begin with the batch of the operator.
+fn attention_of(b: &mut Builder<'_>, call: &BatchCall<'_>, names: &[&str]) -> Made {
     let q = call.value("q")?;
     let own = call.sizes(b, q)?[0].clone();
     let mut args = call.call.args.to_vec();
     for (i, name) in names.iter().enumerate() {
         args[i] = folded(b, call, call.value(name)?)?.into();
     }
-    if let Some(mask) = call.call.opt_value("mask")? {
-        let mut sizes = call.sizes(b, mask)?;
+    for name in ["mask", "kept"] {
+        let (Some(v), Some(place)) = (call.call.opt_value(name)?, call.call.op.schema.arg_index(name)) else {
+            continue;
+        };
+        let mut sizes = call.sizes(b, v)?;
         while sizes.len() < 4 {
             sizes.insert(0, SymExpr::ONE);
         }
-        if call.is_batched(mask) || sizes[0] != SymExpr::ONE {
-            let mut v = call.front(b, mask)?;
+        if call.is_batched(v) || sizes[0] != SymExpr::ONE {
+            let mut v = call.front(b, v)?;
             v = b.reshape(v, &call.with_batch(&sizes))?;
             sizes[0] = own.clone();
             v = b.expand(v, &call.with_batch(&sizes))?;

@@ -3,7 +3,7 @@
 
 use fx_ir::{Arg, ValueId};
 use ir_core::{DType, SymExpr};
-use kernel_ir::{ReduceOp, ScalarOp};
+use kernel_ir::{Dropout, ReduceOp, ScalarOp};
 
 use crate::ops::gradients::scalar::Grads;
 use crate::ops::reductions::reduction::sum_to_exact;
@@ -30,7 +30,7 @@ pub(in crate::ops) fn attention(b: &mut Builder<'_>, call: &GradCall<'_>) -> Gra
     let mut args: Vec<Arg> = vec![g.into()];
     args.extend(["q", "k", "v"].map(|name| c.arg(name).clone()));
     args.extend([sums.into(), deltas.into()]);
-    args.extend(["mask", "causal", "scale"].map(|name| c.arg(name).clone()));
+    args.extend(["mask", "causal", "scale", "kept", "factor"].map(|name| c.arg(name).clone()));
     for (slot, grad) in b.call("prims.attention_backward", args)?.into_iter().enumerate() {
         grads[slot] = Some(grad);
     }
@@ -69,8 +69,8 @@ fn added_mask(b: &Builder<'_>, c: &Call<'_>) -> Result<Option<ValueId>, OpError>
 }
 
 /// The backward of the backward, written out. With cotangents `a`, `e`, `f` of `dq`, `dk`, `dv`, that of `ds` is
-/// `x = (a kᵀ + q eᵀ) scale`, that of the weights `y = g fᵀ + x (g vᵀ - deltas)`, that of the scores `w = p y`, that of `g vᵀ`
-/// `z = p x`; all others are sums and products of these.
+/// `x = (a kᵀ + q eᵀ) scale`, that of the weights `y = m (g fᵀ) + x (m (g vᵀ) - deltas)`, that of the scores `w = p y`, that of
+/// `g vᵀ` `z = p m x`, where `m` is what dropout multiplies a weight by; all others are sums and products of these.
 pub(in crate::ops) fn attention_backward(b: &mut Builder<'_>, call: &GradCall<'_>) -> Grads {
     let c = call.call;
     let mut grads = vec![None; c.args.len()];
@@ -88,8 +88,10 @@ pub(in crate::ops) fn attention_backward(b: &mut Builder<'_>, call: &GradCall<'_
         }
     }
     let x = x.map(|x| b.mul(x, s.scale)).transpose()?;
-    let z = x.map(|x| b.mul(s.p, x)).transpose()?;
+    let of_weights = x.map(|x| b.mul(s.p, x)).transpose()?;
+    let z = of_weights.map(|z| s.dropped(b, z)).transpose()?;
     let of_dv = f.map(|f| matmul_transposed(b, s.g, f)).transpose()?;
+    let of_dv = of_dv.map(|y| s.dropped(b, y)).transpose()?;
     let of_ds = x.map(|x| b.mul(x, s.rest)).transpose()?;
     let y = plus(b, of_dv, of_ds)?;
     let Some(y) = y else { return Ok(grads) };
@@ -106,14 +108,15 @@ pub(in crate::ops) fn attention_backward(b: &mut Builder<'_>, call: &GradCall<'_
             grads[slot] = sum.map(|sum| s.like_argument(b, c, slot, sum)).transpose()?;
             Ok(())
         };
+    let kept = s.dropped(b, s.p)?;
     let z_transposed = z.map(|z| transpose_last(b, z)).transpose()?;
     let (turned_w, turned_ds) = (transpose_last(b, scaled)?, transpose_last(b, ds)?);
-    sum_of(b, 0, [f.map(|f| (s.p, f)), z.map(|z| (z, s.v))])?;
+    sum_of(b, 0, [f.map(|f| (kept, f)), z.map(|z| (z, s.v))])?;
     sum_of(b, 1, [Some((scaled, s.k)), e.map(|e| (ds, e))])?;
     sum_of(b, 2, [Some((turned_w, s.q)), a.map(|a| (turned_ds, a))])?;
     sum_of(b, 3, [z_transposed.map(|z| (z, s.g)), None])?;
     grads[4] = Some(s.minus_rows(b, w, sums)?);
-    grads[5] = z.map(|z| s.minus_rows(b, z, deltas)).transpose()?;
+    grads[5] = of_weights.map(|z| s.minus_rows(b, z, deltas)).transpose()?;
     if let Some(mask) = added_mask(b, c)? {
         grads[6] = Some(s.to_mask(b, w, mask)?);
     }
@@ -136,7 +139,9 @@ struct Scores {
     g: ValueId,
     /// Weights.
     p: ValueId,
-    /// `g vᵀ - deltas`.
+    /// What dropout multiplies weights by.
+    factors: Option<ValueId>,
+    /// `g vᵀ`, with dropout times the factors, less `deltas`.
     rest: ValueId,
     /// The cotangent of the scores.
     ds: ValueId,
@@ -167,11 +172,18 @@ impl Scores {
         let (k, v) = (b.cast(k, wide)?, b.cast(v, wide)?);
         let scale = c.float("scale")?;
         // The scores are filled in below.
-        let mut s = Scores { q, k, v, g, p: q, rest: q, ds: q, scale, wide, full, shared, rows };
+        let mut s =
+            Scores { q, k, v, g, p: q, factors: None, rest: q, ds: q, scale, wide, full, shared, rows };
         (s.q, s.g) = (s.grouped(b, q)?, s.grouped(b, g)?);
         let p = s.weights(b, c, sums)?;
         s.p = s.grouped(b, p)?;
+        if let Some(kept) = c.opt_value("kept")? {
+            let factors = kept_weights(b, kept, &s.full)?;
+            let factors = b.select(factors, c.float("factor")?, 0.0)?;
+            s.factors = Some(s.grouped(b, factors)?);
+        }
         let dp = matmul_transposed(b, s.g, v)?;
+        let dp = s.dropped(b, dp)?;
         let deltas = b.unsqueeze(deltas, 3)?;
         let deltas = s.grouped(b, deltas)?;
         s.rest = b.sub(dp, deltas)?;
@@ -184,6 +196,11 @@ impl Scores {
         let v = b.cast(v, self.wide)?;
         let sizes = b.sizes(v)?;
         b.reshape(v, &[sizes[0].clone(), self.shared.clone(), self.rows.clone(), sizes[3].clone()])
+    }
+
+    /// What dropout makes of weights, or of the cotangents of what it made.
+    fn dropped(&self, b: &mut Builder<'_>, v: ValueId) -> Result<ValueId, OpError> {
+        self.factors.map_or(Ok(v), |factors| b.mul(v, factors))
     }
 
     /// `exp(s - sums)` `[b, hq, lq, lk]`, zero in rows in which every key is masked.
@@ -228,6 +245,29 @@ impl Scores {
         let v = b.reshape(v, &sizes)?;
         b.cast(v, dtype)
     }
+}
+
+/// The words of kept weights, which broadcast to `[b, h, lq, lk / 32]`, as truth values that broadcast to `full`.
+pub(in crate::ops) fn kept_weights(
+    b: &mut Builder<'_>,
+    words: ValueId,
+    full: &[SymExpr],
+) -> Result<ValueId, OpError> {
+    let keys = &full[full.len() - 1];
+    let mut sizes = b.sizes(words)?;
+    let last = sizes.len() - 1;
+    sizes[last] = keys.ceil_div(&SymExpr::from_i64(Dropout::KEYS));
+    let words = b.expand(words, &sizes)?;
+    let words = b.unsqueeze(words, last + 1)?;
+    let places = crate::ops::shapes::creation::iota(b, SymExpr::from_i64(Dropout::KEYS))?;
+    let places = b.cast(places, DType::I32)?;
+    let bits = b.scalar_op(ScalarOp::Shr, &[words.into(), places.into()])?;
+    let bits = b.and(bits, 1)?;
+    let wide = &sizes[last] * Dropout::KEYS;
+    sizes[last] = wide;
+    let bits = b.reshape(bits, &sizes)?;
+    let bits = b.slice(bits, last, SymExpr::ZERO, keys.clone(), 1)?;
+    b.ne(bits, 0)
 }
 
 /// Scores `[b, h, lq, lk]` with the mask: minus infinity where nothing is seen.

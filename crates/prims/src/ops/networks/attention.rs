@@ -3,7 +3,10 @@
 use fx_ir::{Arg, ValueId};
 use ir_core::{DType, Shape, SymExpr};
 
+use crate::ops::common::{choose, widen};
+use crate::ops::gradients::attention::kept_weights;
 use crate::ops::matrices::matmul::broadcast;
+use crate::ops::networks::kept;
 use crate::ops::shapes::shape::{self, out};
 use crate::{Autocast, Builder, Call, OpDef, OpError};
 
@@ -29,7 +32,8 @@ fn to_rank_4(b: &mut Builder<'_>, v: ValueId) -> Result<ValueId, OpError> {
     }
 }
 
-/// The result of a call of the entry, and the logarithms of its sums `[…, l]`, which dropout has none of.
+/// The result of a call of the entry, and the logarithms of its sums `[…, l]`, which there are none of where all weights are dropped, or
+/// the program's reader knows no dropout.
 pub(in crate::ops) fn attention(
     b: &mut Builder<'_>,
     c: &Call<'_>,
@@ -53,8 +57,12 @@ pub(in crate::ops) fn attention(
         (None, Some(depth)) => (q, 1.0 / (depth as f64).sqrt()),
         (None, None) => (scaled_by_depth(b, q, depth)?, 1.0),
     };
-    if c.float("dropout_p")? != 0.0 {
-        return Ok((with_dropout(b, c, [(q, &wide_q), (k, &wide_k), (v, &wide_v)], scale)?, None));
+    let p = c.float("dropout_p")?;
+    if !(0.0..=1.0).contains(&p) {
+        return Err(c.bad_arg("dropout_p", format!("must be in [0, 1], not {p}")));
+    }
+    if p == 1.0 || p > 0.0 && b.cx().whole_scores {
+        return Ok((through_scores(b, c, [(q, &wide_q), (k, &wide_k), (v, &wide_v)], scale)?, None));
     }
     let mask = mask(b, c, &wide_q, &wide_k)?;
     let mut operand = |v: ValueId, sizes: &Shape| {
@@ -62,6 +70,13 @@ pub(in crate::ops) fn attention(
         to_rank_4(b, v)
     };
     let (q4, k4, v4) = (operand(q, &wide_q)?, operand(k, &wide_k)?, operand(v, &wide_v)?);
+    let (kept, factor) = match p > 0.0 {
+        true => {
+            let (sizes, keys) = (b.sizes(q4)?, b.sizes(k4)?[2].clone());
+            (Arg::Value(kept::words_of(b, &sizes[..3], &keys, p)?), kept::factor(p))
+        }
+        false => (Arg::None, 1.0),
+    };
     let args = vec![
         q4.into(),
         k4.into(),
@@ -69,6 +84,8 @@ pub(in crate::ops) fn attention(
         mask.map_or(Arg::None, Arg::Value),
         c.bool("is_causal")?.into(),
         scale.into(),
+        kept,
+        factor.into(),
     ];
     let outs = b.call("prims.attention", args)?;
     let rows = &wide_q[..wide_q.len() - 1];
@@ -88,8 +105,8 @@ fn scaled_by_depth(b: &mut Builder<'_>, q: ValueId, depth: &SymExpr) -> Result<V
     b.cast(scaled, dtype)
 }
 
-/// Decomposed attention, `dropout(softmax(q k' scale + mask)) v`: the template does not support dropped weights.
-fn with_dropout(
+/// Attention with dropout, `dropout(softmax(q k' scale + mask)) v`, whose scores are in memory.
+fn through_scores(
     b: &mut Builder<'_>,
     c: &Call<'_>,
     operands: [(ValueId, &Shape); 3],
@@ -120,18 +137,29 @@ fn with_dropout(
         let sizes = b.sizes(scores)?;
         let ones = b.full(&sizes[sizes.len() - 2..], true, DType::Bool)?;
         let lower = b.call1("aten.tril.default", vec![ones.into()])?;
-        scores = crate::ops::common::choose(b, lower, scores, f64::NEG_INFINITY, dtype)?;
+        scores = choose(b, lower, scores, f64::NEG_INFINITY, dtype)?;
     } else if let Some(mask) = c.opt_value("attn_mask")? {
         scores = if b.dtype(mask)? == DType::Bool {
-            crate::ops::common::choose(b, mask, scores, f64::NEG_INFINITY, dtype)?
+            choose(b, mask, scores, f64::NEG_INFINITY, dtype)?
         } else {
             let mask = b.cast(mask, dtype)?;
             b.call1("aten.add.Tensor", vec![scores.into(), mask.into()])?
         };
     }
     let weights = b.call1("aten._safe_softmax.default", vec![scores.into(), (-1i64).into()])?;
-    let kept = vec![weights.into(), c.arg("dropout_p").clone(), true.into()];
-    let kept = b.call1("aten.dropout.default", kept)?;
+    let p = c.float("dropout_p")?;
+    let kept = if p == 1.0 {
+        b.call1("aten.dropout.default", vec![weights.into(), p.into(), true.into()])?
+    } else {
+        let sizes = b.sizes(weights)?;
+        let [rows @ .., keys] = &sizes[..] else { return Err(c.invalid("has no keys")) };
+        let words = kept::words_of(b, rows, keys, p)?;
+        let kept = kept_weights(b, words, &sizes)?;
+        let factors = choose(b, kept, kept::factor(p), 0.0, dtype.compute())?;
+        let wide = widen(b, weights)?;
+        let dropped = b.mul(wide, factors)?;
+        b.cast(dropped, dtype)?
+    };
     b.call1("aten.matmul.default", vec![kept.into(), wide[2].into()])
 }
 

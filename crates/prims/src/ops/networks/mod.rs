@@ -11,6 +11,7 @@ pub(in crate::ops) mod fold;
 pub(in crate::ops) mod fractional_pool;
 pub(in crate::ops) mod grid;
 pub(in crate::ops) mod iterated;
+pub(in crate::ops) mod kept;
 pub(in crate::ops) mod loss;
 pub(in crate::ops) mod loss_class;
 pub(in crate::ops) mod norm;

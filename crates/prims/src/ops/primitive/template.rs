@@ -1,7 +1,7 @@
 //! Prims that a backend computes by a template: matrix product, convolution, attention.
 
 use fx_ir::{Arg, ValueId, ValueType};
-use ir_core::{SymExpr, TensorMeta};
+use ir_core::{DType, SymExpr, TensorMeta};
 use kernel_ir::ExternOp;
 use smallvec::SmallVec;
 use tensor::Tensor;
@@ -84,13 +84,14 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
         },
     },
     OpDef {
-        schema: "prims::attention(Tensor q, Tensor k, Tensor v, Tensor? mask, bool causal, float scale) -> (Tensor out, Tensor sums)",
+        schema: "prims::attention(Tensor q, Tensor k, Tensor v, Tensor? mask, bool causal, float scale, Tensor? kept=None, float factor=1.) -> (Tensor out, Tensor sums)",
         kind: Kind::Prim {
             doc: "`softmax(q kᵀ · scale + mask) v` on `[b, h, l, d]`; `h` of `q` is a multiple of that of \
                   `k` and `v`. `mask` broadcasts to `[b, h, lq, lk]`: `bool` (true takes part) or a float \
                   that is added. `sums` `[b, h, lq]` is the logarithm of the sum of the exponentials of a \
                   row's scores, in the dtype of arithmetic. Where nothing takes part `out` is zero and `sums` \
-                  minus infinity.",
+                  minus infinity. `kept`, `i32` that broadcasts to `[b, h, lq, lk / 32]` (rounded up), says which \
+                  weights the sum of the values has, times `factor`: bit `j % 32` of word `j / 32` is that of key `j`.",
             meta: meta_attention,
             lower: Lower::Template(|c| {
                 Ok(TemplateSpec::Attention {
@@ -101,6 +102,7 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
                     sums: c.outs.get(1).copied(),
                     causal: c.call.bool("causal")?,
                     scale: c.call.float("scale")?,
+                    dropout: dropout(&c.call)?,
                 })
             }),
             complex: ComplexRule::NO_ORDER,
@@ -127,20 +129,30 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
             s.add(masked, vec![t(0), t(1), t(2), t(3), false.into(), 0.5.into()]);
             s.add(added, vec![t(0), t(1), t(2), t(3), true.into(), 0.5.into()]);
             s.add(hidden, vec![t(0), t(1), t(2), t(3), false.into(), 0.5.into()]);
+            let mut dropped = vec![
+                s.float("q", &[2, 4, 5, 8]),
+                s.float("k", &[2, 2, 40, 8]),
+                s.float("v", &[2, 2, 40, 3]),
+                s.bools("m", &[5, 40]),
+            ];
+            dropped.push(s.words("kept", &[2, 4, 5, 2]));
+            s.add(dropped, vec![t(0), t(1), t(2), t(3), false.into(), 0.5.into(), t(4), 1.5.into()]);
         },
     },
     OpDef {
-        schema: "prims::attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor sums, Tensor deltas, Tensor? mask, bool causal, float scale) -> (Tensor dq, Tensor dk, Tensor dv)",
+        schema: "prims::attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor sums, Tensor deltas, Tensor? mask, bool causal, float scale, Tensor? kept=None, float factor=1.) -> (Tensor dq, Tensor dk, Tensor dv)",
         kind: Kind::Prim {
             doc: "Gradients of `prims.attention` from the cotangent `grad` of its `out`. With \
                   `s = q kᵀ · scale + mask`, weights `p = exp(s - sums)` (zero where nothing takes part) and \
                   `ds = p (grad vᵀ - deltas)`: `dq = ds k · scale`, `dk = dsᵀ q · scale`, `dv = pᵀ grad`. \
-                  `sums` is that of the attention, `deltas` the sum of `grad · out` over a row less the \
+                  With `kept`, `m` `factor` where a weight is kept and else 0, `ds` is `p (m (grad vᵀ) - deltas)` \
+                  and `dv` is `(p m)ᵀ grad`. `sums` is that of the attention, `deltas` the sum of `grad · out` over a row less the \
                   cotangent of `sums`; both are `[b, h, lq]` in the dtype of arithmetic.",
             meta: meta_attention_backward,
             lower: Lower::Extern(|c| {
                 let (causal, scale) = (c.call.bool("causal")?, c.call.float("scale")?);
-                Ok(ExternOp::AttentionBackward { causal, scale, visibility: None })
+                let dropout = dropout(&c.call)?.map(|(_, factor)| factor);
+                Ok(ExternOp::AttentionBackward { causal, scale, dropout, visibility: None })
             }),
             complex: ComplexRule::NO_ORDER,
             batch: BatchRule::Rule(crate::ops::batches::rules::attention_backward),
@@ -176,6 +188,24 @@ fn attention_backward_samples(s: &mut Samples) {
     add(None, true, 0.2);
     let mask = Samples::default().bools("m", &[2, 1, 5, 6]);
     add(Some(mask), false, 0.1);
+    let dropped = vec![
+        s.float("g", &[2, 4, 5, 3]),
+        s.float("q", &[2, 4, 5, 8]),
+        s.float("k", &[2, 2, 40, 8]),
+        s.float("v", &[2, 2, 40, 3]),
+        s.float("sums", &[2, 4, 5]),
+        s.float("deltas", &[2, 4, 5]),
+        s.words("kept", &[2, 4, 5, 2]),
+    ];
+    let mut args: Vec<Arg> = (0..6).map(t).collect();
+    args.extend([Arg::None, false.into(), 0.1.into(), t(6), 1.25.into()]);
+    s.add(dropped, args);
+}
+
+/// The words of the weights that an attention keeps, and the factor on these.
+fn dropout(call: &Call<'_>) -> Result<Option<(ValueId, f64)>, OpError> {
+    let Some(kept) = call.opt_value("kept")? else { return Ok(None) };
+    Ok(Some((kept, call.float("factor")?)))
 }
 
 fn meta_matmul(cx: &MetaCx<'_>, call: &Call<'_>) -> Result<Types, OpError> {
@@ -343,16 +373,24 @@ fn attend(
     if q.sizes[1] != k.sizes[1] {
         cx.equal(call, &q.sizes[1].modulo(&k.sizes[1]), &SymExpr::ZERO, what)?;
     }
-    let Some(mask) = call.opt_value("mask")?.and_then(|v| cx.graph.meta(v)) else { return Ok(()) };
-    let scores = [&q.sizes[0], &q.sizes[1], &q.sizes[2], &k.sizes[2]];
-    let Some(lead) = 4usize.checked_sub(mask.rank()) else {
-        return Err(call.bad_arg("mask", format!("is {mask}, with more than 4 dimensions")));
-    };
-    for (have, want) in mask.sizes.iter().zip(&scores[lead..]).filter(|(have, _)| **have != SymExpr::ONE) {
-        cx.equal(call, have, want, || {
-            let scores: Vec<String> = scores.iter().map(|s| cx.graph.size_text(s)).collect();
-            format!("a mask of sizes {} does not fit scores [{}]", cx.text(&mask.sizes), scores.join(", "))
-        })?;
+    let words = k.sizes[2].ceil_div(&SymExpr::from_i64(kernel_ir::Dropout::KEYS));
+    for (name, last) in [("mask", &k.sizes[2]), ("kept", &words)] {
+        let Some(operand) = call.opt_value(name)?.and_then(|v| cx.graph.meta(v)) else { continue };
+        if name == "kept" && operand.dtype != DType::I32 {
+            return Err(call.bad_arg(name, format!("is {operand}, no words of `i32`")));
+        }
+        let scores = [&q.sizes[0], &q.sizes[1], &q.sizes[2], last];
+        let Some(lead) = 4usize.checked_sub(operand.rank()) else {
+            return Err(call.bad_arg(name, format!("is {operand}, with more than 4 dimensions")));
+        };
+        let pairs = operand.sizes.iter().zip(&scores[lead..]);
+        for (have, want) in pairs.filter(|(have, _)| **have != SymExpr::ONE) {
+            cx.equal(call, have, want, || {
+                let scores: Vec<String> = scores.iter().map(|s| cx.graph.size_text(s)).collect();
+                let sizes = cx.text(&operand.sizes);
+                format!("`{name}` of sizes {sizes} does not fit scores [{}]", scores.join(", "))
+            })?;
+        }
     }
     Ok(())
 }

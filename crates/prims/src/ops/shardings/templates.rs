@@ -89,33 +89,35 @@ struct Spread {
     even: bool,
     of_queries: Placement,
     of_keys: Placement,
-    mask: Placement,
+    /// Of the mask and of the words of kept weights, of those that there are.
+    optional: Vec<Placement>,
 }
 
 /// Batches, heads (those of the queries in blocks that share a head of the keys), and rows where they are not causal.
 fn spreads(call: &LowerCall<'_>) -> Result<Vec<Spread>, OpError> {
     let (q, k) = (call.meta("q")?, call.meta("k")?);
-    let mask = call.call.opt_value("mask")?.map(|v| call.meta_of(v)).transpose()?;
-    let mask_at = |d: usize, unit: &SymExpr| mask.map_or(WHOLE, |m| of_mask(m, d, unit));
+    let given = [call.call.opt_value("mask")?, call.call.opt_value("kept")?];
+    let given: Vec<&TensorMeta> =
+        given.into_iter().flatten().map(|v| call.meta_of(v)).collect::<Result<_, _>>()?;
+    let optional_at = |d: usize, unit: &SymExpr| given.iter().map(|m| of_mask(m, d, unit)).collect();
     let shard = Placement::shard;
-    let of_batches = mask_at(0, &SymExpr::ONE);
-    let mut all = vec![Spread { even: false, of_queries: shard(0), of_keys: shard(0), mask: of_batches }];
+    let optional = optional_at(0, &SymExpr::ONE);
+    let mut all = vec![Spread { even: false, of_queries: shard(0), of_keys: shard(0), optional }];
     if let Some(shared) = divide(&q.sizes[1], &k.sizes[1]) {
-        let (of_queries, mask) = (Placement::blocks(1, shared.clone()), mask_at(1, &shared));
-        all.push(Spread { even: true, of_queries, of_keys: shard(1), mask });
+        let (of_queries, optional) = (Placement::blocks(1, shared.clone()), optional_at(1, &shared));
+        all.push(Spread { even: true, of_queries, of_keys: shard(1), optional });
     }
     if !call.call.bool("causal")? {
-        let mask = mask_at(2, &SymExpr::ONE);
-        all.push(Spread { even: false, of_queries: shard(2), of_keys: WHOLE, mask });
+        let optional = optional_at(2, &SymExpr::ONE);
+        all.push(Spread { even: false, of_queries: shard(2), of_keys: WHOLE, optional });
     }
     Ok(all)
 }
 
 pub(in crate::ops) fn attention(call: &LowerCall<'_>) -> Ways {
-    let masked = call.call.opt_value("mask")?.is_some();
     let of = |s: Spread| {
         let mut operands = vec![s.of_queries.clone(), s.of_keys.clone(), s.of_keys];
-        operands.extend(masked.then_some(s.mask));
+        operands.extend(s.optional);
         Way { even: s.even, ..way(operands, all(call.outs.len(), &s.of_queries)) }
     };
     Ok(spreads(call)?.into_iter().map(of).collect())
@@ -123,11 +125,10 @@ pub(in crate::ops) fn attention(call: &LowerCall<'_>) -> Ways {
 
 /// As `attention`; what parts of the queries give to keys and values is a sum.
 pub(in crate::ops) fn attention_backward(call: &LowerCall<'_>) -> Ways {
-    let masked = call.call.opt_value("mask")?.is_some();
     let of = |s: Spread| {
         let (even, q, k) = (s.even, s.of_queries, s.of_keys);
         let mut operands = vec![q.clone(), q.clone(), k.clone(), k.clone(), q.clone(), q.clone()];
-        operands.extend(masked.then_some(s.mask));
+        operands.extend(s.optional);
         let of_keys = if k == WHOLE { SUM } else { k };
         Way { even, ..way(operands, vec![q, of_keys.clone(), of_keys]) }
     };

@@ -39,35 +39,41 @@ pub(in crate::ops::primitive) fn with_geometry(
 }
 
 pub(super) fn attention(c: &RefCall<'_>) -> Result<RefOut, OpError> {
-    let (operands, mask) = attention_operands(c)?;
+    let (operands, mask, kept) = attention_operands(c)?;
+    let optional = (mask.as_ref(), kept.as_ref().map(|(words, factor)| (words, *factor)));
     let (causal, scale) = (c.bool("causal")?, c.scalar("scale")?.as_f64());
-    let result = linalg::attention(operands, mask.as_ref(), causal, scale, c.out().0);
+    let result = linalg::attention(operands, optional, causal, scale, c.out().0);
     result.map(|(y, sums)| vec![y, sums]).map_err(|e| c.tensor_error(e))
 }
 
 pub(super) fn attention_backward(c: &RefCall<'_>) -> Result<RefOut, OpError> {
-    let (operands, mask) = attention_operands(c)?;
+    let (operands, mask, kept) = attention_operands(c)?;
+    let optional = (mask.as_ref(), kept.as_ref().map(|(words, factor)| (words, *factor)));
     let (causal, scale) = (c.bool("causal")?, c.scalar("scale")?.as_f64());
     let given = linalg::AttentionCotangent {
         cotangent: c.tensor("grad")?,
         sums: c.tensor("sums")?,
         deltas: c.tensor("deltas")?,
     };
-    let grads = linalg::attention_backward(&given, operands, mask.as_ref(), causal, scale, c.out().0);
+    let grads = linalg::attention_backward(&given, operands, optional, causal, scale, c.out().0);
     grads.map(Vec::from).map_err(|e| c.tensor_error(e))
 }
 
-type AttentionOperands<'a> = ((&'a Tensor, &'a Tensor, &'a Tensor), Option<Tensor>);
+type AttentionOperands<'a> = ((&'a Tensor, &'a Tensor, &'a Tensor), Option<Tensor>, Option<(Tensor, f64)>);
 
-/// Queries, keys and values, and the mask broadcast to all scores.
+/// Queries, keys and values, the mask broadcast to all scores, and the words of the weights that are kept with their factor.
 fn attention_operands<'a>(c: &RefCall<'a>) -> Result<AttentionOperands<'a>, OpError> {
     let (q, k, v) = (c.tensor("q")?, c.tensor("k")?, c.tensor("v")?);
-    let mask = match (c.opt_tensor("mask")?, q.sizes(), k.sizes()) {
-        (Some(m), &[b, h, lq, _], &[_, _, lk, _]) => {
-            Some(m.expand(&[b, h, lq, lk]).map_err(|e| c.tensor_error(e))?)
+    let expanded = |t: Option<&Tensor>, keys: fn(usize) -> usize| match (t, q.sizes(), k.sizes()) {
+        (Some(t), &[b, h, lq, _], &[_, _, lk, _]) => {
+            t.expand(&[b, h, lq, keys(lk)]).map(Some).map_err(|e| c.tensor_error(e))
         }
-        (Some(m), _, _) => Some(m.clone()),
-        (None, _, _) => None,
+        (t, _, _) => Ok(t.cloned()),
     };
-    Ok(((q, k, v), mask))
+    let mask = expanded(c.opt_tensor("mask")?, |lk| lk)?;
+    let kept = match expanded(c.opt_tensor("kept")?, |lk| lk.div_ceil(32))? {
+        Some(words) => Some((words, c.scalar("factor")?.as_f64())),
+        None => None,
+    };
+    Ok(((q, k, v), mask, kept))
 }
