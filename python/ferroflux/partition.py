@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from . import operators
+from . import operators, softmaxes
 
 aten = torch.ops.aten
 
@@ -32,12 +32,23 @@ CHEAP = {
 
 
 def partition(joint: GraphModule, inputs: Any, **keywords: Any) -> tuple[GraphModule, GraphModule]:
-    """torch's minimum cut, with masks computed again and words of kept weights saved."""
+    """torch's minimum cut, with softmax written out, masks computed again and words of kept weights saved."""
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
+    drop_detached(joint.graph)
+    softmaxes.write_out(joint.graph)
     mark(joint.graph)
     save_words(joint.graph)
     return min_cut_rematerialization_partition(joint, inputs, **keywords)
+
+
+def drop_detached(graph: Graph) -> None:
+    """Takes away the calls of `detach`, which say nothing behind autograd: torch's partitioner takes them for operators that nothing is
+    fused with, and would keep what they read."""
+    for node in list(graph.nodes):
+        if node.op == "call_function" and node.target is aten.detach.default and all(user.op != "output" for user in node.users):
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
 
 
 def mark(graph: Graph) -> list[Node]:

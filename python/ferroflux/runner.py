@@ -47,6 +47,19 @@ def is_dense(t: torch.Tensor) -> bool:
     return True
 
 
+def is_apart(t: torch.Tensor) -> bool:
+    """Whether sizes and strides are numbers by which no two elements share a place, though there may be gaps between them, as compiled
+    code reads inputs."""
+    if not all(isinstance(n, int) for n in (*t.shape, *t.stride())) or t.numel() == 0:
+        return False
+    span = 1
+    for stride, size in sorted((stride, size) for size, stride in zip(t.shape, t.stride()) if size > 1):
+        if stride < span:
+            return False
+        span += stride * (size - 1)
+    return True
+
+
 def expression(size: Any) -> Any:
     """A size or stride that can be compared without a guard."""
     return size.node.expr if isinstance(size, torch.SymInt) else size
@@ -268,8 +281,9 @@ def _body(gm: GraphModule, text: Text, results: Results) -> str | None:
     placeholders = [n.meta.get("val") for n in arguments]
     lazy = [i for i, v in enumerate(placeholders) if isinstance(v, torch.Tensor) and (v.is_conj() or v.is_neg())]
     on_device = lambda v: isinstance(v, torch.Tensor) and v.device.type != "cpu"
-    # Compiled code reads dense tensors of a device in place; those of the host it copies itself.
-    gaps = [i for i, v in enumerate(placeholders) if on_device(v) and v.layout is torch.strided and not is_dense(v)]
+    # Compiled code reads tensors of a device in place whose elements lie apart, and writes dense ones; those of the host it copies itself.
+    in_place = lambda i, v: is_dense(v) or text.places[i] == "read" and is_apart(v)
+    gaps = [i for i, v in enumerate(placeholders) if on_device(v) and v.layout is torch.strided and not in_place(i, v)]
     # Page-locked memory would be read when the device gets to it, which may be after the call.
     read_here = lambda i: not text.places[i].startswith("constant")
     hosts = [i for i, n in enumerate(arguments) if host_inputs.is_only_moved(n) and read_here(i)]

@@ -417,6 +417,7 @@ pub(crate) fn compiled_form(
         let wanted = KernelOptions {
             in_place: true,
             inputs_in_place: lends.inputs,
+            gaps: lends.inputs,
             lent_results: if lends.results { real.collect() } else { Vec::new() },
             ..KernelOptions::of_model(&functional)
         };

@@ -73,13 +73,16 @@ pub struct Options {
     /// Whether the program is for a device. Weights of convolutions that are row-major inputs are copied then, so that neighbouring channels
     /// lie side by side for its threads, which read these together; and products of widened 16-bit floats read these as they are.
     pub on_device: bool,
+    /// Whether the caller's tensors may have gaps between their elements: an input of known sizes that the program does not change keeps its
+    /// strides then, where no two elements share a place.
+    pub gaps: bool,
     /// Whether no exchanges stand side by side: for ranks whose programs differ so much that each would bring others together.
     pub apart: bool,
 }
 
 /// Compiles a graph in the prim dialect. Every problem of the graph is in the error.
 pub fn compile(graph: &Graph, options: &Options) -> Result<Program, InductorError> {
-    let (graph, options) = (layout::of_inputs(graph), layout::of_outputs(graph, options));
+    let (graph, options) = (layout::of_inputs(graph, options.gaps), layout::of_outputs(graph, options));
     let mut program = compile_part(&graph, graph.symbols.clone(), &FxHashSet::default(), &options)?;
     kernel_ir::prove_indices(&mut program);
     // Views and masks can hide ranges, so such indices are checked against the buffer itself.

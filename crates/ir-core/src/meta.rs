@@ -58,6 +58,23 @@ impl TensorMeta {
         let same = |d: usize| self.sizes[d] == SymExpr::ONE || self.strides[d] == expected[d];
         self.sizes.contains(&SymExpr::ZERO) || (0..self.rank()).all(same)
     }
+    /// Whether sizes and strides are numbers by which no two elements share a place, though there may be gaps between them: a part
+    /// of a larger tensor, such as one of fused projections.
+    pub fn is_apart(&self) -> bool {
+        let known = self.sizes.iter().zip(&self.strides).map(|(n, s)| n.as_const().zip(s.as_const()));
+        let Some(mut dims) = known.collect::<Option<Vec<(i64, i64)>>>() else { return false };
+        if self.sizes.len() != self.strides.len() || dims.iter().any(|(n, _)| *n < 1) {
+            return false;
+        }
+        dims.retain(|(n, _)| *n > 1);
+        dims.sort_unstable_by_key(|(_, stride)| *stride);
+        let mut span = 1i64;
+        dims.into_iter().all(|(n, stride)| {
+            let fits = stride >= span;
+            span = stride.saturating_mul(n - 1).saturating_add(span);
+            fits
+        })
+    }
     /// The dimensions in the order of their strides, outermost first, where the strides are those of a dense
     /// tensor: no gaps, no element twice. `None` for any other strides, and where symbols keep it from being shown.
     pub fn memory_order(&self) -> Option<Vec<usize>> {
@@ -177,5 +194,13 @@ mod tests {
         assert_eq!(turned.memory_order(), Some(vec![1, 0]));
         let unknown = TensorMeta { strides: [t, SymExpr::ONE].into_iter().collect(), ..meta };
         assert_eq!(unknown.memory_order(), None);
+        let strided = |sizes: &[i64], strides: &[i64]| {
+            let of = |list: &[i64]| list.iter().map(|n| SymExpr::from_i64(*n)).collect();
+            TensorMeta { strides: of(strides), ..TensorMeta::contiguous(DType::F32, of(sizes)) }.is_apart()
+        };
+        assert!(strided(&[2, 8, 4, 3], &[1000, 36, 3, 1]) && strided(&[4, 1, 5], &[5, 0, 1]));
+        assert!(strided(&[3, 4], &[1, 5]) && strided(&[7], &[2]));
+        assert!(!strided(&[3, 4], &[3, 1]) && !strided(&[3, 4], &[0, 1]) && !strided(&[2, 2], &[1, 1]));
+        assert!(!strided(&[3, 4], &[-4, 1]) && !strided(&[0, 4], &[4, 1]) && !unknown.is_apart());
     }
 }

@@ -136,6 +136,7 @@ pub const CHECKS: &[Check] = &[
     check("matmul", "matrix products with batches, layouts and epilogues", templates::matmul),
     check("convolution", "convolutions in one to three dimensions", templates::convolution),
     check("attention", "attention with masks, causal, grouped heads", templates::attention),
+    check("dropout", "attention whose weights are dropped", templates::dropout),
     check("sort", "stable sorting along any dimension", templates::sort),
     check("control-flow", "sizes that depend on data, conditions, loops, assertions", control::control_flow),
     check(

@@ -2,7 +2,7 @@
 
 use ir_core::{DType, Scalar, Shape, SymExpr, contiguous_strides};
 use kernel_ir::{
-    Along, Attention, BodyBuilder, Conv, Epilogue, ExternCall, ExternOp, Groups, InstKind, Matmul, Operand,
+    Along, Attention, BodyBuilder, Conv, Dropout, Epilogue, ExternCall, ExternOp, Groups, InstKind, Matmul, Operand,
     ScalarOp, Step, StoreMode,
 };
 
@@ -356,6 +356,8 @@ enum Mask {
     Truth,
     /// Added to the scores.
     Added,
+    /// Weights are dropped after the softmax.
+    Dropout,
 }
 
 pub(super) fn attention(cx: &mut Cx) -> Result<(), Fault> {
@@ -365,6 +367,11 @@ pub(super) fn attention(cx: &mut Cx) -> Result<(), Fault> {
         &[([2, 2, 2], [5, 7], [4, 4]), ([1, 4, 2], [9, 9], [8, 6]), ([1, 1, 1], [33, 40], [16, 16])],
     );
     cx.cases(shapes.iter().flat_map(|s| masks.map(|m| attend(*s, m))))
+}
+
+pub(super) fn dropout(cx: &mut Cx) -> Result<(), Fault> {
+    let shapes = [([2, 2, 2], [5, 7], [4, 4]), ([1, 4, 2], [9, 70], [8, 6])];
+    cx.cases(shapes.into_iter().map(|s| attend(s, Mask::Dropout)))
 }
 
 /// `[batch, heads, heads of keys]`, `[queries, keys]`, `[dimensions, those of values]`.
@@ -379,7 +386,7 @@ fn attend(([n, hq, hk], [lq, lk], [d, dv]): AttentionSizes, kind: Mask) -> Resul
         .map(|(seed, s)| filled(DType::F32, &dims(s), seed))
         .collect::<Result<Vec<_>, _>>()?;
     let mask = match kind {
-        Mask::None | Mask::Causal => None,
+        Mask::None | Mask::Causal | Mask::Dropout => None,
         Mask::Truth => {
             let truths: Vec<Scalar> =
                 (0..lq * lk).map(|p| Scalar::Bool(p / lk != 1 && p * 5 % 3 != 0)).collect();
@@ -397,6 +404,16 @@ fn attend(([n, hq, hk], [lq, lk], [d, dv]): AttentionSizes, kind: Mask) -> Resul
             exprs([SymExpr::ZERO, SymExpr::ZERO].into_iter().chain(contiguous_strides(&shape(&[lq, lk]))));
         Operand { buf, sizes: shape(&[n, hq, lq, lk]), strides, offset: SymExpr::ZERO }
     });
+    let dropout = if kind == Mask::Dropout {
+        let words = [n, hq, lq, (lk + Dropout::KEYS - 1) / Dropout::KEYS];
+        let bits = |p: i64| Scalar::Int(i64::from((p as i32).wrapping_mul(0x45d9_f3b7).rotate_left(11)));
+        let all: Vec<Scalar> = (0..words.iter().product()).map(bits).collect();
+        inputs.push(tensor(DType::I32, &dims(&words), &all)?);
+        let buf = b.input(DType::I32, shape(&words));
+        Some(Dropout { kept: b.whole(buf), factor: 1.25 })
+    } else {
+        None
+    };
     let epilogue = epilogue(&mut b, EpilogueKind::Nothing, DType::F32, &shape(&[n, hq, lq, dv]));
     b.program.steps.push(Step::Attention(Attention {
         name: "attention".into(),
@@ -407,7 +424,7 @@ fn attend(([n, hq, hk], [lq, lk], [d, dv]): AttentionSizes, kind: Mask) -> Resul
         mask,
         visibility: None,
         sums: None,
-        dropout: None,
+        dropout,
         causal: kind == Mask::Causal,
         scale: 1.0 / (d as f64).sqrt(),
         acc: DType::F32,

@@ -34,6 +34,8 @@ pub(crate) struct KernelOptions {
     pub(crate) unchecked_indices: bool,
     /// Whether the program is for a device.
     pub(crate) on_device: bool,
+    /// Whether the caller's tensors may have gaps.
+    pub(crate) gaps: bool,
     /// Whether exchanges between ranks stay apart.
     pub(crate) apart: bool,
 }
@@ -91,6 +93,7 @@ pub(crate) fn lower(optimized: &Graph, options: &KernelOptions, cx: &Cx<'_>) -> 
         written,
         unchecked_indices: options.unchecked_indices,
         on_device: options.on_device,
+        gaps: options.gaps,
         apart: options.apart,
     };
     let program = inductor::compile(optimized, &options)?;

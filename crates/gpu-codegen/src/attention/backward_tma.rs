@@ -259,7 +259,7 @@ flash.deltas[r] = i2 < {rows} ? {delta} : 0.0f;
         };
         Ok(format!(
             "{place}const idx first = row0 + warp * 16 + line4;
-{numbers}{drop}flash.turns(turns, {factor}, 1.0f{kept_factor}, {text}, words, kept);
+{numbers}{drop}flash.turns(turns, {factor}, 1.0f{kept_factor}, {text}, kept_words, kept);
 {stores}}}
 "
         ))

@@ -394,7 +394,7 @@ impl<'a> Forward<'a> {
         let finish = self.finish(&o, sections, &mut uses)?;
         // The kernels of sections know no dropout.
         let (drop, dropping) = match sections {
-            None => (o.kept_of_tile(Side::Queries, far, &mut uses), ", words, kept"),
+            None => (o.kept_of_tile(Side::Queries, far, &mut uses), ", kept_words, kept"),
             Some(_) => (String::new(), ""),
         };
         let turns = format!(

@@ -26,6 +26,8 @@ pub(crate) const WARPGROUP: i64 = 128;
 pub(crate) const SLAB: i64 = 64;
 /// Iterations over points of a tile whose loads are in flight at once.
 pub(crate) const AT_ONCE: i64 = 4;
+/// The same where each is a single point: of rows that are no multiples of vectors, whose addresses take most of the instructions.
+const AT_ONCE_ALONE: i64 = 8;
 /// Rows per warp in a product of a warpgroup.
 const WARP_ROWS: i64 = 16;
 /// Bytes of the two barriers of a stage, and of the one for what a block copies for its epilogue.
@@ -291,7 +293,7 @@ bulk_end<SHARE>();
             }
             false => format!("const int r = turn / {0}, c = turn % {0} * 32 + lane;", line / 32),
         };
-        let at_once = if lanes > 1 { AT_ONCE } else { 1 };
+        let at_once = if lanes > 1 { AT_ONCE } else { AT_ONCE_ALONE };
         let inside = self.inside();
         let text = finish.text(self)?;
         let [names, wait, release] = self.around_part();

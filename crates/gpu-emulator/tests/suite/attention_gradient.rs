@@ -159,6 +159,16 @@ fn dropout() {
     let kept = words(&mut c, [1, 1, 65], 150);
     with_dropout(&mut c, F16, [1, 1, 1], [65, 150, 96, 32], (Some(seen), false, kept));
     c.check_candidates(&emulator, &["wgmma_64x64_128x64", "wgmma_128x64_128x64", "flash_64", "flash_32"]);
+    let mut c = Case::new("with a table of what a mask hides");
+    let (rows, keys) = (130, 530);
+    let window = c.input(Bool, &[rows, keys], |i| {
+        let (row, key) = (i / 530, i % 530);
+        f64::from(row < 100 && key <= row + 300 && key + 70 > row)
+    });
+    let kept = words(&mut c, [1, 2, 130], 530);
+    with_dropout(&mut c, BF16, [1, 2, 1], [rows, keys, 64, 64], (Some(window), false, kept));
+    with_dropout(&mut c, F16, [1, 2, 2], [rows, keys, 128, 128], (Some(window), true, kept));
+    c.check_candidates(&emulator, &["wgmma_64x", "wgmma_128x", "flash_64"]);
     let mut c = Case::new("by warps");
     let added = c.any(F16, &[1, 3, 80, 17]);
     let kept = words(&mut c, [2, 3, 80], 17);

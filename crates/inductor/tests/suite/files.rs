@@ -24,8 +24,9 @@ fn fused(file: &File) -> Result<String, String> {
         "fuse" => plain,
         "fuse in-place" => inductor::Options { written: inductor::buffer_writes(&graph), ..plain },
         "fuse on-device" => inductor::Options { on_device: true, ..plain },
+        "fuse gaps" => inductor::Options { gaps: true, ..plain },
         _ => {
-            return Err("begin with `# test fuse`, `# test fuse in-place` or `# test fuse on-device`".into());
+            return Err("begin with `# test fuse`, alone or with `in-place`, `on-device` or `gaps`".into());
         }
     };
     let program = inductor::compile(&graph, &options).map_err(|e| e.to_string())?;

@@ -149,9 +149,42 @@ fn scatter(
     let lift = |b: &mut Builder<'_>, v: ValueId| if b.rank(v)? == 0 { flat(b, v) } else { Ok(v) };
     let (lifted, index, src) = (lift(b, x)?, lift(b, index)?, lift(b, src)?);
     let index = b.cast(index, DType::I64)?;
+    if mode == "write"
+        && let Some(y) = into_filled(b, (lifted, index, src), d)?
+    {
+        return b.reshape(y, &sizes);
+    }
     let args = vec![lifted.into(), (d as i64).into(), index.into(), src.into(), mode.into()];
     let y = b.call1("prims.scatter", args)?;
     b.reshape(y, &sizes)
+}
+
+/// One element of each line along `d`, written into a tensor that is one number throughout, as the gradient of a loss over classes and
+/// one-hot vectors are: every element compares its position with the index. So it has no memory of its own, and what reads it computes it.
+fn into_filled(
+    b: &mut Builder<'_>,
+    (x, index, src): (ValueId, ValueId, ValueId),
+    d: usize,
+) -> Result<Option<ValueId>, OpError> {
+    let (sizes, taken) = (b.sizes(x)?, b.sizes(index)?);
+    let one_each = (0..sizes.len()).all(|i| taken[i] == if i == d { SymExpr::ONE } else { sizes[i].clone() });
+    if !one_each || b.sizes(src)? != taken || !is_filled(b, x) {
+        return Ok(None);
+    }
+    let index = b.call1("prims.check", vec![index.into(), sizes[d].clone().into(), (d as i64).into()])?;
+    let line = shape::iota_at(b, &sizes[d], d, sizes.len())?;
+    let is_taken = b.eq(line, index)?;
+    b.select(is_taken, src, x).map(Some)
+}
+
+/// Whether a tensor is one number throughout.
+fn is_filled(b: &Builder<'_>, v: ValueId) -> bool {
+    let graph = b.graph();
+    match graph.nodes[graph.values[v].def].as_call() {
+        Some(("prims.full", _)) => true,
+        Some(("prims.expand" | "prims.reshape" | "prims.convert", [Arg::Value(of), ..])) => is_filled(b, *of),
+        _ => false,
+    }
 }
 
 fn old_mode(c: &Call<'_>) -> Result<&'static str, OpError> {
