@@ -2,8 +2,8 @@
 
 use ir_core::{DType, Scalar, Shape, SymExpr, contiguous_strides};
 use kernel_ir::{
-    Along, Attention, BodyBuilder, Conv, Dropout, Epilogue, ExternCall, ExternOp, Groups, InstKind, Matmul, Operand,
-    ScalarOp, Step, StoreMode,
+    Along, Attention, BodyBuilder, Conv, Dropout, Epilogue, ExternCall, ExternOp, Groups, InstKind, Matmul,
+    Operand, ScalarOp, Step, StoreMode,
 };
 
 use super::Cx;
