@@ -17,7 +17,7 @@ from torch._functorch import compile_utils
 KEYS = 32
 """Keys of a word: bit ``j % 32`` of word ``j / 32`` says whether the weight of key ``j`` is kept."""
 DIGITS = 16
-"""Binary digits of the probability that count, as in compiled code: it is off by 2⁻¹⁷ at most."""
+"""Binary digits of the probability that count, as in compiled code: it is off by 2⁻¹⁷ at most, next to 0 and 1 by 2⁻¹⁶."""
 
 OPTIONAL = "Tensor? attn_mask, Tensor kept, float p, bool is_causal, float scale"
 SCHEMAS = {

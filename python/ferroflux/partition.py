@@ -22,7 +22,9 @@ from . import operators, softmaxes
 aten = torch.ops.aten
 
 FACTOR = 8
-"""A value is computed again where it has this many times the bytes of what it is computed from."""
+"""A value of integers or truth values is computed again where it has this many times the bytes of what it is computed from."""
+FACTOR_OF_FLOATS = 2
+"""The same of floats: masks that are added, which kernels of attention read as truth values where they are computed from these."""
 CHEAP = {
     aten.arange.default, aten.arange.start, aten.arange.start_step, aten.full.default, aten.full_like.default, aten.ones.default,
     aten.zeros.default, aten.scalar_tensor.default, aten.new_ones.default, aten.new_zeros.default, aten.new_full.default,
@@ -57,10 +59,16 @@ def mark(graph: Graph) -> list[Node]:
 
     sources: dict[Node, frozenset[Node] | None] = {}
     written = {n.args[0] for n in graph.nodes if n.op == "call_function" and n.target is aten.copy_.default}
+    views = set(written)
     marked = []
     for node in graph.nodes:
-        # The backward would find another value in an input that is written, and in its views.
+        # The backward would find another value in an input that is written, and in its views: what reads these is saved.
         if node in written or any(read in written for read in node.all_input_nodes):
+            if node.op == "call_function" and node not in views and any(read in views for read in node.all_input_nodes):
+                if _is_view(node.target):
+                    views.add(node)
+                else:
+                    node.meta.setdefault("recompute", CheckpointPolicy.MUST_SAVE)
             written.add(node)
             sources[node] = None
             continue
@@ -70,7 +78,8 @@ def mark(graph: Graph) -> list[Node]:
         is_own = given is None or node in given or not isinstance(node.meta.get("val"), torch.Tensor)
         if is_own or node.op != "call_function" or "recompute" in node.meta:
             continue
-        if _bytes(node) >= FACTOR * sum(map(_bytes, given)):
+        factor = FACTOR_OF_FLOATS if node.meta["val"].is_floating_point() else FACTOR
+        if _bytes(node) >= factor * sum(map(_bytes, given)):
             node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
             marked.append(node)
     return marked
@@ -107,9 +116,13 @@ def _is_repeatable(target: Any) -> bool:
     return is_aten and not target._schema.is_mutable and torch.Tag.nondeterministic_seeded not in target.tags
 
 
+def _is_view(target: Any) -> bool:
+    is_operator = isinstance(target, torch._ops.OpOverload)
+    return is_operator and any(one.alias_info is not None for one in target._schema.returns)
+
+
 def _is_cheap(target: torch._ops.OpOverload) -> bool:
-    is_view = any(one.alias_info is not None for one in target._schema.returns)
-    return is_view or target in CHEAP or torch.Tag.pointwise in target.tags
+    return _is_view(target) or target in CHEAP or torch.Tag.pointwise in target.tags
 
 
 def _bytes(node: Node) -> int:

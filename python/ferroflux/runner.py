@@ -47,9 +47,13 @@ def is_dense(t: torch.Tensor) -> bool:
     return True
 
 
+MOST_SPREAD = 8
+"""How many times the memory of its elements a tensor with gaps may span."""
+
+
 def is_apart(t: torch.Tensor) -> bool:
-    """Whether sizes and strides are numbers by which no two elements share a place, though there may be gaps between them, as compiled
-    code reads inputs."""
+    """Whether sizes and strides are numbers by which no two elements share a place, with gaps that are not larger by far, as compiled code
+    reads inputs (`TensorMeta::is_apart`)."""
     if not all(isinstance(n, int) for n in (*t.shape, *t.stride())) or t.numel() == 0:
         return False
     span = 1
@@ -57,7 +61,7 @@ def is_apart(t: torch.Tensor) -> bool:
         if stride < span:
             return False
         span += stride * (size - 1)
-    return True
+    return span // MOST_SPREAD <= t.numel()
 
 
 def expression(size: Any) -> Any:
@@ -296,6 +300,9 @@ def _body(gm: GraphModule, text: Text, results: Results) -> str | None:
     lines = ["def call(args):", *(f"    {line}" for line in results.before)]
     lines += [f"    {name} = args[{i}]" for i, name in sorted(results.kept.items())]
     lines += [f"    args[{i}] = resolved(args[{i}])" for i in lazy]
+    # Resolving does away with gaps, which compiled code was told of.
+    told = [i for i in lazy if on_device(placeholders[i]) and i not in gaps and not is_dense(placeholders[i])]
+    lines += [f"    args[{i}] = restrided(args[{i}], {tuple(placeholders[i].shape)}, {placeholders[i].stride()})" for i in told]
     lines += [f"    args[{i}] = pageable(args[{i}])" for i in hosts]
     written = [i for i in gaps if text.places[i] == "write"]
     lines += [f"    w{i} = args[{i}]" for i in written]

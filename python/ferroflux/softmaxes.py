@@ -4,7 +4,7 @@ The gradients of ``_softmax`` and ``_log_softmax`` read their results, so that t
 result of float32 for the backward where 16-bit logits stand before it: of a loss over a vocabulary the largest tensor of a step. Written out
 it keeps the logits, with the largest one and the sum of each row, and the result is computed again where it is read.
 
-Not here: the cut (``partition``), and softmax whose input is as wide as its result, which costs an exponential function more.
+Not here: the cut (``partition``), and softmax of what was never narrower, for which an exponential function would be computed twice.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from torch.fx import Graph, Node
 aten = torch.ops.aten
 
 NARROW = (torch.bfloat16, torch.float16)
+MOST_STEPS = 8
+"""Operators before a softmax that are looked through."""
 
 
 def write_out(graph: Graph) -> int:
@@ -44,15 +46,28 @@ def _pays(node: Node) -> bool:
         return False
     if not isinstance(value.size(dim), int) or value.size(dim) == 0:
         return False
-    narrow = _source(given).dtype in NARROW and node.meta["val"].dtype not in NARROW
-    return narrow or node.target is aten._log_softmax.default
+    widened = node.meta["val"].dtype not in NARROW and _is_widened(given)
+    return widened or node.target is aten._log_softmax.default
 
 
-def _source(node: Node) -> torch.Tensor:
-    """What a value was converted from, or is a view of, else its own."""
-    while node.op == "call_function" and node.target in CONVERTS and node.args[0].meta["val"].is_floating_point():
-        node = node.args[0]
-    return node.meta["val"]
+def _is_widened(node: Node, steps: int = MOST_STEPS) -> bool:
+    """Whether a value is of 16 bits, or computed point by point from one of 16 bits that is as large: scores plus a bias."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+        return False
+    if value.dtype in NARROW:
+        return True
+    if steps == 0 or node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    if node.target in CONVERTS:
+        return _is_widened(node.args[0], steps - 1)
+    given = node.all_input_nodes if torch.Tag.pointwise in node.target.tags else []
+    return any(_same_shape(one.meta.get("val"), value) and _is_widened(one, steps - 1) for one in given)
+
+
+def _same_shape(one: Any, other: torch.Tensor) -> bool:
+    known = lambda t: all(isinstance(size, int) for size in t.shape)
+    return isinstance(one, torch.Tensor) and known(one) and known(other) and one.shape == other.shape
 
 
 def _gradients(node: Node) -> list[Node]:

@@ -61,6 +61,55 @@ def test_random_masks_are_kept(compiled, monkeypatch):
     assert (16, 16) in shapes[0][2:]
 
 
+def test_narrow_logits_are_kept_in_place_of_their_softmax(compiled, monkeypatch):
+    layer, found = torch.nn.Linear(8, 24), []
+    real = partition.partition
+
+    def watched(joint, inputs, **keywords):
+        forward, backward = real(joint, inputs, **keywords)
+        results = forward.graph.find_nodes(op="output")[0].args[0]
+        found.extend(node.meta["val"] for node in results if node.meta["val"].dim() == 2 and node.meta["val"].size(-1) == 24)
+        return forward, backward
+
+    monkeypatch.setattr(partition, "partition", watched)
+    x, bias, y = torch.randn(5, 8), torch.randn(5, 24), torch.tensor([3, 0, -100, 23, 7])
+
+    def loss(x, bias, y):
+        with torch.autocast("cpu", torch.bfloat16):
+            logits = layer(x)
+            weights = torch.softmax(logits + bias, -1)
+        return F.cross_entropy(logits.float(), y) + (weights * weights).sum()
+
+    gradients = []
+    for f in (loss, compiled(loss, options=UNKEPT)):
+        layer.zero_grad()
+        value = f(x, bias, y)
+        value.backward()
+        gradients.append((value.detach(), layer.weight.grad.clone(), layer.bias.grad.clone()))
+    for ours, true in zip(gradients[1], gradients[0]):
+        torch.testing.assert_close(ours, true, rtol=2e-2, atol=1e-2)
+    # The logits and, of what is as large in float32, the bias alone.
+    assert sorted(str(value.dtype) for value in found) == ["torch.bfloat16", "torch.float32"]
+
+
+def test_masks_that_are_added_are_computed_again_from_truth_values(compiled, monkeypatch):
+    shapes = kept(monkeypatch)
+    q, k, v = (torch.randn(1, 2, 12, 8, requires_grad=True) for _ in range(3))
+    shown = (torch.rand(1, 1, 12, 12) > 0.3) | torch.eye(12, dtype=torch.bool)
+
+    def f(q, k, v, shown):
+        return F.scaled_dot_product_attention(q, k, v, torch.zeros(()).masked_fill(~shown, -torch.inf))
+
+    results = []
+    for g in (f, compiled(f, options=UNKEPT)):
+        out = g(q, k, v, shown)
+        results.append((out, *torch.autograd.grad(out.pow(2).sum(), (q, k, v))))
+    for ours, true in zip(results[1], results[0]):
+        torch.testing.assert_close(ours, true, rtol=1e-4, atol=1e-4)
+    # The truth values, and nothing else of this size.
+    assert len(shapes) == 1 and sum(shape[-2:] == (12, 12) for shape in shapes[0]) == 1
+
+
 def test_empty_tensors_that_other_operators_give_are_kept(compiled):
     words, bags = torch.zeros(0, dtype=torch.long), torch.zeros(3, dtype=torch.long)
     table = torch.randn(4, 2, requires_grad=True)

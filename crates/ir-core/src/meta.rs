@@ -25,6 +25,9 @@ pub struct TensorMeta {
     pub offset: SymExpr,
 }
 
+/// How many times the memory of its elements a tensor with gaps may span.
+const MOST_SPREAD: i64 = 8;
+
 impl TensorMeta {
     /// A contiguous (row-major) tensor on the host.
     pub fn contiguous(dtype: DType, sizes: impl IntoIterator<Item = SymExpr>) -> TensorMeta {
@@ -58,8 +61,8 @@ impl TensorMeta {
         let same = |d: usize| self.sizes[d] == SymExpr::ONE || self.strides[d] == expected[d];
         self.sizes.contains(&SymExpr::ZERO) || (0..self.rank()).all(same)
     }
-    /// Whether sizes and strides are numbers by which no two elements share a place, though there may be gaps between them: a part
-    /// of a larger tensor, such as one of fused projections.
+    /// Whether sizes and strides are numbers by which no two elements share a place, with gaps between them that are not larger than the
+    /// elements by far: a part of a larger tensor, such as one of fused projections. Where it has to be copied, so are the gaps.
     pub fn is_apart(&self) -> bool {
         let known = self.sizes.iter().zip(&self.strides).map(|(n, s)| n.as_const().zip(s.as_const()));
         let Some(mut dims) = known.collect::<Option<Vec<(i64, i64)>>>() else { return false };
@@ -68,12 +71,14 @@ impl TensorMeta {
         }
         dims.retain(|(n, _)| *n > 1);
         dims.sort_unstable_by_key(|(_, stride)| *stride);
-        let mut span = 1i64;
-        dims.into_iter().all(|(n, stride)| {
+        let (mut span, mut elements) = (1i64, 1i64);
+        let apart = dims.into_iter().all(|(n, stride)| {
             let fits = stride >= span;
             span = stride.saturating_mul(n - 1).saturating_add(span);
+            elements = elements.saturating_mul(n);
             fits
-        })
+        });
+        apart && span / MOST_SPREAD <= elements
     }
     /// The dimensions in the order of their strides, outermost first, where the strides are those of a dense
     /// tensor: no gaps, no element twice. `None` for any other strides, and where symbols keep it from being shown.
@@ -201,6 +206,7 @@ mod tests {
         assert!(strided(&[2, 8, 4, 3], &[1000, 36, 3, 1]) && strided(&[4, 1, 5], &[5, 0, 1]));
         assert!(strided(&[3, 4], &[1, 5]) && strided(&[7], &[2]));
         assert!(!strided(&[3, 4], &[3, 1]) && !strided(&[3, 4], &[0, 1]) && !strided(&[2, 2], &[1, 1]));
+        assert!(strided(&[100, 2], &[16, 1]) && !strided(&[100, 2], &[4096, 1]));
         assert!(!strided(&[3, 4], &[-4, 1]) && !strided(&[0, 4], &[4, 1]) && !unknown.is_apart());
     }
 }

@@ -254,6 +254,7 @@ pub(in crate::ops) fn kept_weights(
     full: &[SymExpr],
 ) -> Result<ValueId, OpError> {
     let keys = &full[full.len() - 1];
+    let words = if b.rank(words)? == 0 { b.unsqueeze(words, 0)? } else { words };
     let mut sizes = b.sizes(words)?;
     let last = sizes.len() - 1;
     sizes[last] = keys.ceil_div(&SymExpr::from_i64(Dropout::KEYS));

@@ -258,10 +258,21 @@ fn layer_norm(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
     let product = b.mul(g, xhat)?;
     let (dw, db) =
         (b.reduce(ReduceOp::Sum, product, &batch, false)?, b.reduce(ReduceOp::Sum, g, &batch, false)?);
-    let (dx, dw, db) = (b.cast(dx, dtype)?, b.cast(dw, dtype)?, b.cast(db, dtype)?);
-    let present = |name, v| c.opt_value(name).map(|o| o.map(|_| v));
-    let grads = [Some(dx), present("weight", dw)?, present("bias", db)?];
+    let dx = b.cast(dx, dtype)?;
+    let grads = [Some(dx), as_parameter(b, c, "weight", dw)?, as_parameter(b, c, "bias", db)?];
     three(b, c, grads, dtype)
+}
+
+/// The gradient of a parameter in its dtype, which is wider than the input's under mixed precision on CPUs; `None` where there is none.
+fn as_parameter(
+    b: &mut Builder<'_>,
+    c: &Call<'_>,
+    name: &str,
+    grad: ValueId,
+) -> Result<Option<ValueId>, OpError> {
+    let Some(parameter) = c.opt_value(name)? else { return Ok(None) };
+    let dtype = b.dtype(parameter)?;
+    b.cast(grad, dtype).map(Some)
 }
 
 fn group_norm(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
@@ -295,10 +306,14 @@ fn group_norm(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
     let product = b.mul(g, xhat)?;
     let summed = |b: &mut Builder<'_>, v: ValueId| {
         let sum = b.reduce(ReduceOp::Sum, v, &[0, 3], false)?;
-        let sum = b.reshape(sum, std::slice::from_ref(&channels))?;
-        b.cast(sum, dtype)
+        b.reshape(sum, std::slice::from_ref(&channels))
     };
     let (dw, db) = (summed(b, product)?, summed(b, g)?);
-    let dx = b.cast(dx, dtype)?;
+    // The bias, which is not among the operands, has the weight's dtype.
+    let of = match c.opt_value("weight")? {
+        Some(weight) => b.dtype(weight)?,
+        None => dtype,
+    };
+    let (dx, dw, db) = (b.cast(dx, dtype)?, b.cast(dw, of)?, b.cast(db, of)?);
     three(b, c, [Some(dx), Some(dw), Some(db)], dtype)
 }

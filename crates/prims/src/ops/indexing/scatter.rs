@@ -159,7 +159,7 @@ fn scatter(
     b.reshape(y, &sizes)
 }
 
-/// One element of each line along `d`, written into a tensor that is one number throughout, as the gradient of a loss over classes and
+/// One number for each line along `d`, written into a tensor that is one number throughout, as the gradient of a loss over classes and
 /// one-hot vectors are: every element compares its position with the index. So it has no memory of its own, and what reads it computes it.
 fn into_filled(
     b: &mut Builder<'_>,
@@ -168,7 +168,9 @@ fn into_filled(
 ) -> Result<Option<ValueId>, OpError> {
     let (sizes, taken) = (b.sizes(x)?, b.sizes(index)?);
     let one_each = (0..sizes.len()).all(|i| taken[i] == if i == d { SymExpr::ONE } else { sizes[i].clone() });
-    if !one_each || b.sizes(src)? != taken || !is_filled(b, x) {
+    // An empty line has no place where its index would be looked at.
+    let known = sizes.get(d).and_then(SymExpr::as_const).is_some_and(|n| n > 0);
+    if !known || !one_each || b.sizes(src)? != taken || !is_filled(b, x) || !is_filled(b, src) {
         return Ok(None);
     }
     let index = b.call1("prims.check", vec![index.into(), sizes[d].clone().into(), (d as i64).into()])?;

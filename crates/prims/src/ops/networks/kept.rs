@@ -27,7 +27,7 @@ pub(in crate::ops) const OPS: &[OpDef] = &[
     ),
 ];
 
-/// Binary digits of the probability that count: it is off by 2⁻¹⁷ at most.
+/// Binary digits of the probability that count: it is off by 2⁻¹⁷ at most, next to 0 and 1, which are never reached, by 2⁻¹⁶.
 const DIGITS: u32 = 16;
 
 /// The probability to keep a weight, in units of 2⁻¹⁶, neither never nor always.
@@ -41,11 +41,13 @@ pub(in crate::ops) fn factor(p: f64) -> f64 {
     f64::from(1u32 << DIGITS) / f64::from(chance(p))
 }
 
-fn words(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
+fn probability(c: &Call<'_>) -> Result<f64, OpError> {
     let p = c.float("p")?;
-    if !(p > 0.0 && p < 1.0) {
-        return Err(c.bad_arg("p", format!("must be between 0 and 1, not {p}")));
-    }
+    if p > 0.0 && p < 1.0 { Ok(p) } else { Err(c.bad_arg("p", format!("must be between 0 and 1, not {p}"))) }
+}
+
+fn words(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
+    let p = probability(c)?;
     let sizes = b.sizes(c.value("query")?)?;
     let [rows @ .., _] = &sizes[..] else { return Err(c.bad_arg("query", "has no rows")) };
     one(words_of(b, rows, &c.sym("keys")?, p)?)
@@ -54,8 +56,11 @@ fn words(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
 /// Mask, order, scale, words and factor, as the prims take them.
 fn optional(b: &mut Builder<'_>, c: &Call<'_>) -> Result<[Arg; 5], OpError> {
     let [q, k] = [b.sizes(c.value("query")?)?, b.sizes(c.value("key")?)?];
+    if q.len() != 4 || k.len() != 4 {
+        return Err(c.invalid("takes operands of four dimensions"));
+    }
     let mask = mask(b, c, &q, &k)?.map_or(Arg::None, Arg::Value);
-    let factor = factor(c.float("p")?).into();
+    let factor = factor(probability(c)?).into();
     Ok([mask, c.arg("is_causal").clone(), c.arg("scale").clone(), c.arg("kept").clone(), factor])
 }
 
@@ -90,23 +95,16 @@ pub(in crate::ops) fn words_of(
     let sizes: Vec<SymExpr> = rows.iter().cloned().chain([words]).collect();
     let chance = chance(p);
     let last = chance.trailing_zeros();
-    let (mut bits, mut drawn) = (None, None);
-    for digit in last..DIGITS {
-        // 64 random bits are two digits.
+    // What is left of the last 64 random bits, which are two digits.
+    let mut bits = b.random_bits(&sizes)?;
+    let mut drawn = Some(bits);
+    for digit in last + 1..DIGITS {
         let random = match drawn.take() {
-            Some(v) => b.scalar_op(ScalarOp::Shr, &[ValueId::into(v), 32i64.into()])?,
+            Some(v) => b.scalar_op(ScalarOp::Shr, &[Arg::Value(v), 32i64.into()])?,
             None => *drawn.insert(b.random_bits(&sizes)?),
         };
-        bits = Some(match bits {
-            None => random,
-            Some(bits) if chance >> digit & 1 == 1 => {
-                b.scalar_op(ScalarOp::Or, &[ValueId::into(bits), random.into()])?
-            }
-            Some(bits) => b.scalar_op(ScalarOp::And, &[ValueId::into(bits), random.into()])?,
-        });
+        let op = if chance >> digit & 1 == 1 { ScalarOp::Or } else { ScalarOp::And };
+        bits = b.scalar_op(op, &[bits.into(), random.into()])?;
     }
-    match bits {
-        Some(bits) => b.cast(bits, DType::I32),
-        None => b.full(&sizes, -1i64, DType::I32),
-    }
+    b.cast(bits, DType::I32)
 }
