@@ -37,6 +37,7 @@ def compiler(options: Options, kind: str) -> Callable:
 
     def compile_graph(gm: GraphModule, example_inputs: Any) -> tuple[Any, Callable[[list], list]]:
         constants = static_names(gm, kind) if options.freeze else set()
+        fused_attention.hide_by_infinity(gm)
         if kind == "backward":
             layouts.follow(gm, example_inputs)
         eager = {node: node.meta["val"] for node in gm.graph.nodes if "val" in node.meta}

@@ -14,18 +14,26 @@ Not here: the operators that torch chooses for a device (``attention``), and att
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Collection
 
 import torch
 from torch.fx import GraphModule, Node
 
+from . import operators  # noqa: F401 (registers torch.ops.ferroflux)
 from .runner import expression
 
 aten = torch.ops.aten
 
 TARGETS = {torch._C._nn.scaled_dot_product_attention, torch.nn.functional.scaled_dot_product_attention}
 """What TorchDynamo calls the operator."""
+MASKED = {
+    aten._scaled_dot_product_flash_attention_for_cpu.default, aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
+    torch.ops.ferroflux.attention.default, torch.ops.ferroflux.attention_backward.default,
+}  # fmt: skip
+"""What the operators with masks are in a graph of AOTAutograd's (`attention`)."""
+FILL_OF_CUDNN = -65504.0
 RANK = 4
 """Dimensions of the operands of fused operators: batch, heads, rows, elements."""
 FUSED = aten._scaled_dot_product_efficient_attention.default
@@ -44,6 +52,33 @@ def ask_for_fused(gm: GraphModule, named: Collection[str] = ("cuda",), *, droppe
         kinds = {call: {*named, *dropped} if _drops(call) else named for call in calls}
         if any([_named(part, call, kinds[call]) or _rewritten(part, call) for call in calls]):
             part.recompile()
+
+
+def hide_by_infinity(gm: GraphModule) -> None:
+    """Makes masks that torch has converted for cuDNN's attention what truth values mean: a key that is not to be seen is hidden. There they
+    become −65504, by which rows without any key would see all of them, and which the compiler could not take for truth values."""
+    changed = False
+    for node in list(gm.graph.find_nodes(op="call_function", target=aten.where.self)):
+        value = node.meta.get("val")
+        if not isinstance(value, torch.Tensor) or value.dtype != torch.bfloat16 or len(node.args) != 3:
+            continue
+        shown, hidden = (_number(arg) for arg in node.args[1:])
+        if (shown, hidden) == (0.0, FILL_OF_CUDNN) and node.users and all(user.target in MASKED for user in node.users):
+            fill = node.args[2]
+            with gm.graph.inserting_before(fill):
+                infinite = gm.graph.call_function(fill.target, (-math.inf, *fill.args[1:]), dict(fill.kwargs))
+            infinite.meta = dict(fill.meta)
+            node.update_arg(2, infinite)
+            changed = True
+    if changed:
+        gm.graph.eliminate_dead_code()
+        gm.recompile()
+
+
+def _number(node: object) -> float | None:
+    """The number that a tensor without dimensions is made of."""
+    known = isinstance(node, Node) and node.target is aten.scalar_tensor.default
+    return float(node.args[0]) if known and isinstance(node.args[0], (int, float)) else None
 
 
 def _drops(call: Node) -> bool:

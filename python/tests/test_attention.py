@@ -162,3 +162,18 @@ def test_results_with_dropout_lie_in_memory_as_those_of_flash_attention(dims):
     for p in (0.0, 0.2):
         out = attention.flash(q, q, q, p)[0]
         assert out.stride() == q.stride() and out.shape == q.shape
+
+
+def test_masks_that_torch_converts_for_cudnn_are_truth_values(compiled):
+    q, k, v = (torch.randn(1, 2, 6, 8, dtype=torch.bfloat16) for _ in range(3))
+    shown = (torch.rand(1, 1, 6, 6) > 0.4) | torch.eye(6, dtype=torch.bool)
+    shown[..., 2, :] = False
+
+    def f(q, k, v, shown):
+        mask = torch.where(shown, torch.scalar_tensor(0.0, dtype=q.dtype), torch.scalar_tensor(-65504.0, dtype=q.dtype))
+        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, False, attn_mask=mask)[0]
+
+    found = compiled(f)(q, k, v, shown)
+    true = torch.nn.functional.scaled_dot_product_attention(q.double(), k.double(), v.double(), attn_mask=shown)
+    true[..., 2, :] = 0
+    torch.testing.assert_close(found.double(), true, rtol=2e-2, atol=2e-2)

@@ -110,6 +110,17 @@ def test_masks_that_are_added_are_computed_again_from_truth_values(compiled, mon
     assert len(shapes) == 1 and sum(shape[-2:] == (12, 12) for shape in shapes[0]) == 1
 
 
+def test_what_reads_an_input_before_it_is_written_is_kept(compiled):
+    def f(x, c):
+        w = c.float()
+        c.logical_not_()
+        return x * w * x
+
+    x, c = torch.randn(6, requires_grad=True), torch.tensor([True, False, True, True, False, False])
+    (found,) = torch.autograd.grad(compiled(f, options=UNKEPT)(x, c.clone()).sum(), x)
+    torch.testing.assert_close(found, 2 * x.detach() * c)
+
+
 def test_empty_tensors_that_other_operators_give_are_kept(compiled):
     words, bags = torch.zeros(0, dtype=torch.long), torch.zeros(3, dtype=torch.long)
     table = torch.randn(4, 2, requires_grad=True)
