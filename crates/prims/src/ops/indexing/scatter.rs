@@ -167,7 +167,8 @@ fn into_filled(
     d: usize,
 ) -> Result<Option<ValueId>, OpError> {
     let (sizes, taken) = (b.sizes(x)?, b.sizes(index)?);
-    let one_each = (0..sizes.len()).all(|i| taken[i] == if i == d { SymExpr::ONE } else { sizes[i].clone() });
+    let of_line = |i: usize| if i == d { SymExpr::ONE } else { sizes[i].clone() };
+    let one_each = taken.len() == sizes.len() && (0..sizes.len()).all(|i| taken[i] == of_line(i));
     // An empty line has no place where its index would be looked at.
     let known = sizes.get(d).and_then(SymExpr::as_const).is_some_and(|n| n > 0);
     if !known || !one_each || b.sizes(src)? != taken || !is_filled(b, x) || !is_filled(b, src) {
