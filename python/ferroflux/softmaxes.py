@@ -38,7 +38,8 @@ def write_out(graph: Graph) -> int:
 def _pays(node: Node) -> bool:
     """Whether a call's input was widened, or a difference is all that is computed twice. Sizes along the dimension are numbers, since a
     row of no elements has no largest one."""
-    if node.target in GRADIENTS.values():
+    # A checkpoint's policy is about the call as a whole: each part of it would be saved.
+    if node.target in GRADIENTS.values() or "recompute" in node.meta:
         return False
     given, dim = node.args[0], node.args[1]
     value = given.meta.get("val")
