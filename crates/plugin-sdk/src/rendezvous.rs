@@ -58,13 +58,27 @@ pub fn listen() -> io::Result<TcpListener> {
     TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))
 }
 
+/// A listener, with its port, which is none of those where the first rank is looked for: one that asked there would be
+/// kept waiting for an answer.
+fn listen_apart(port: u16) -> io::Result<(TcpListener, u16)> {
+    let mut in_the_way = Vec::new();
+    loop {
+        let listener = listen()?;
+        let own = listener.local_addr()?.port();
+        if !(1..=PORTS).any(|n| port.checked_add(n) == Some(own)) {
+            return Ok((listener, own));
+        }
+        // Held until another is found, so that the system gives another.
+        in_the_way.push(listener);
+    }
+}
+
 /// Finds the other ranks and connects every two; the streams by rank, with nothing at this rank's own place.
 ///
 /// # Errors
 /// A message that names the ranks that did not come, or the address at which nobody is.
 pub fn meet(meeting: &Meeting, host: &str, port: u16) -> Result<Vec<Option<TcpStream>>, String> {
-    let listener = listen().map_err(|e| format!("no port is free: {e}"))?;
-    let own = listener.local_addr().map_err(|e| e.to_string())?.port();
+    let (listener, own) = listen_apart(port).map_err(|e| format!("no port is free: {e}"))?;
     let places = match meeting.rank {
         0 => gather(meeting, port, own)?,
         _ => report(meeting, (host, port), own)?,
@@ -142,7 +156,12 @@ fn gather(meeting: &Meeting, port: u16, own: u16) -> Result<Vec<SocketAddr>, Str
         };
         let (mut stream, from) = accept(&listener, meeting.deadline)?.ok_or_else(missing)?;
         let Ok(Some((rank, port))) = greeted(&mut stream, meeting.group, meeting.deadline) else { continue };
-        let Some(place) = come.get_mut(rank).filter(|p| p.is_none()) else {
+        // One that waited too long for an answer has closed its connection, and comes again.
+        let free = |p: &&mut Option<(SocketAddr, Option<TcpStream>)>| match p {
+            Some((_, stream)) => stream.as_ref().is_some_and(has_left),
+            None => true,
+        };
+        let Some(place) = come.get_mut(rank).filter(free) else {
             return Err(format!("rank {rank} of {} has come twice, or is none of them", meeting.size));
         };
         // It knows by this that it need not look further.
@@ -160,6 +179,13 @@ fn gather(meeting: &Meeting, port: u16, own: u16) -> Result<Vec<SocketAddr>, Str
         sent.map_err(|e| format!("rank {rank} is gone while the ranks meet: {e}"))?;
     }
     Ok(places)
+}
+
+/// Whether the other end of a connection on which nothing is said has closed it.
+fn has_left(stream: &TcpStream) -> bool {
+    let looked = stream.set_nonblocking(true).and_then(|()| stream.peek(&mut [0]));
+    let open = matches!(&looked, Err(e) if e.kind() == io::ErrorKind::WouldBlock);
+    stream.set_nonblocking(false).is_err() || !open
 }
 
 /// Another rank: tells the first one where it listens, and is told where all do.
@@ -208,11 +234,14 @@ fn find(meeting: &Meeting, (host, port): (&str, u16), own: u16) -> Result<TcpStr
     ))
 }
 
-/// A connection with what listens at a place, if that is the first rank.
+/// A connection with what is at a place, if that is the first rank. Another rank may be there: where nobody listens at a port
+/// of the range from which the system takes the ports of those who connect, it may connect two ranks that look for the first
+/// one, or a rank with itself.
 fn introduce(meeting: &Meeting, at: SocketAddr, own: u16) -> io::Result<Option<TcpStream>> {
     let mut stream = TcpStream::connect_timeout(&at, left(meeting.deadline).min(PATIENCE))?;
     hello(&mut stream, [meeting.group, meeting.rank as u64, u64::from(own)])?;
-    Ok(greeted(&mut stream, meeting.group, meeting.deadline)?.map(|_| stream))
+    let met = greeted(&mut stream, meeting.group, meeting.deadline)?;
+    Ok(met.filter(|(rank, _)| *rank == 0).map(|_| stream))
 }
 
 /// Connects every two ranks: each connects to those before it, which listen already.
@@ -247,6 +276,54 @@ pub fn connect(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn meeting(rank: usize, size: usize) -> Meeting {
+        Meeting { rank, size, group: 7, deadline: Instant::now() + Duration::from_secs(60) }
+    }
+
+    #[test]
+    fn a_rank_that_meets_itself_looks_further() {
+        let echo = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        let at = echo.local_addr().expect("an address");
+        let answers = std::thread::spawn(move || {
+            let (mut stream, _) = echo.accept().expect("a rank");
+            let mut said = [0; 32];
+            stream.read_exact(&mut said).expect("who it is");
+            stream.write_all(&said).expect("it listens");
+        });
+        assert!(introduce(&meeting(1, 2), at, 1).expect("it is answered").is_none());
+        answers.join().expect("it answers");
+    }
+
+    #[test]
+    fn a_rank_that_gave_up_comes_again_and_two_of_a_number_are_an_error() {
+        for gives_up in [true, false] {
+            let (_launcher, port) = listen_apart(0).expect("a port");
+            let first = std::thread::spawn(move || gather(&meeting(0, 3), port, 1));
+            let once = find(&meeting(1, 3), ("127.0.0.1", port), 2).expect("the first rank");
+            let kept = (!gives_up).then_some(once);
+            let deadline = Instant::now() + Duration::from_secs(if gives_up { 60 } else { 1 });
+            let again = find(&Meeting { deadline, ..meeting(1, 3) }, ("127.0.0.1", port), 3);
+            if kept.is_none() {
+                let last = find(&meeting(2, 3), ("127.0.0.1", port), 4).expect("the first rank");
+                let places = first.join().expect("it ends").expect("all have come");
+                assert_eq!(places.iter().map(SocketAddr::port).collect::<Vec<_>>(), [1, 3, 4]);
+                drop((again, last));
+            } else {
+                let error = first.join().expect("it ends").expect_err("there are two of them");
+                assert!(error.contains("rank 1 of 3 has come twice"), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_rank_listens_where_the_first_one_is_looked_for() {
+        for _ in 0..64 {
+            let (_near, port) = listen_apart(0).expect("a port");
+            let (_, own) = listen_apart(port).expect("a port");
+            assert!(!(port + 1..=port.saturating_add(PORTS)).contains(&own));
+        }
+    }
 
     #[test]
     fn addresses_are_told_from_names() {
