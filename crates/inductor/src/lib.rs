@@ -37,6 +37,7 @@ mod layout;
 mod lower;
 mod merge;
 mod narrow;
+mod orient;
 mod peak;
 mod realize;
 mod schedule;
@@ -84,6 +85,9 @@ pub struct Options {
 pub fn compile(graph: &Graph, options: &Options) -> Result<Program, InductorError> {
     let (graph, options) = (layout::of_inputs(graph, options.gaps), layout::of_outputs(graph, options));
     let mut program = compile_part(&graph, graph.symbols.clone(), &FxHashSet::default(), &options)?;
+    if !options.on_device {
+        orient::run(&mut program);
+    }
     kernel_ir::prove_indices(&mut program);
     // Views and masks can hide ranges, so such indices are checked against the buffer itself.
     kernel_ir::guard_indices(&mut program);

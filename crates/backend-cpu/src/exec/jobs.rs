@@ -1,6 +1,7 @@
 //! The functions that a program needs: equal ones are compiled once, and each use has a table of base pointers.
 
 use ir_core::EntityId;
+use kernel_ir::BufId;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
@@ -75,7 +76,20 @@ impl Function {
     /// The base pointers that the function is called with; after them, where it checks indices, the record of the call's
     /// failed check and the list of its sites.
     pub(super) fn table(&self, buffers: &Buffers, fault: &Fault) -> SmallVec<[*mut u8; 8]> {
-        let pointer = |b: &Base| buffers.0[b.root.index()].wrapping_offset(b.bytes as isize);
+        self.table_with(buffers, fault, None)
+    }
+
+    /// The same, where one buffer is elsewhere.
+    pub(super) fn table_with(
+        &self,
+        buffers: &Buffers,
+        fault: &Fault,
+        elsewhere: Option<(BufId, *mut u8)>,
+    ) -> SmallVec<[*mut u8; 8]> {
+        let pointer = |b: &Base| {
+            let there = elsewhere.filter(|(buffer, _)| *buffer == b.root);
+            there.map_or(buffers.0[b.root.index()], |(_, ptr)| ptr).wrapping_offset(b.bytes as isize)
+        };
         let mut table: SmallVec<[*mut u8; 8]> = self.bases.iter().map(pointer).collect();
         if self.checks() {
             table.push(std::ptr::from_ref(fault).cast_mut().cast());

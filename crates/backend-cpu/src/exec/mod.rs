@@ -4,6 +4,7 @@
 
 mod attention_backward;
 mod bind_cache;
+mod chain;
 mod control;
 mod cores;
 mod dropout;
@@ -82,7 +83,7 @@ enum Op {
     /// With its index in the list of packed weights.
     Matmul(template::MatmulOp, usize),
     /// With its index in the list of packed weights.
-    Conv(template::ConvOp, usize),
+    Conv(Arc<template::ConvOp>, usize),
     Attention(template::AttentionOp),
     AttentionBackward(Box<attention_backward::AttentionBackwardOp>),
     /// With its index in the list of packed weights.
@@ -183,6 +184,7 @@ impl Compiled {
         let init = prepare::steps(&mut program, &init_steps, &mut jobs)?;
         let mut steps = prepare::steps(&mut program, &call_steps, &mut jobs)?;
         number_packs(&mut steps, &mut 0);
+        chain::form(&mut program, &call_steps, &mut steps);
         (program.init, program.steps) = (init_steps, call_steps);
         let started = std::time::Instant::now();
         let code = make(jobs.list())?;
@@ -538,9 +540,7 @@ fn run(op: &Op, call: &Call<'_>, all: &[Option<Packed>]) -> Result<(), ExecError
         Op::Matmul(m, slot) => {
             m.run(call, packed(slot).and_then(|p| if let Packed::Matmul(b) = p { Some(b) } else { None }))
         }
-        Op::Conv(c, slot) => {
-            c.run(call, packed(slot).and_then(|p| if let Packed::Conv(w) = p { Some(w) } else { None }))
-        }
+        Op::Conv(c, slot) => chain::run(c, call, conv_weights(all, *slot), all),
         Op::Attention(a) => a.run(call),
         Op::AttentionBackward(a) => a.run(call),
         Op::Staged(s, slot) => s.run(call, packed(slot)),
@@ -554,6 +554,21 @@ fn run(op: &Op, call: &Call<'_>, all: &[Option<Packed>]) -> Result<(), ExecError
         Op::Linalg(l) => linalg::run(l, call),
         // `Running::run` runs it; no operation contains another one that is an exchange.
         Op::Exchange(_) => Err(ExecError::Malformed("an exchange within another step".into())),
+    }
+}
+
+/// Runs a step as if it were alone: one that the next step would compute, or that computes the one before it.
+fn run_alone(op: &Op, call: &Call<'_>, all: &[Option<Packed>]) -> Result<(), ExecError> {
+    match op {
+        Op::Conv(c, slot) => c.run(call, conv_weights(all, *slot)),
+        other => run(other, call, all),
+    }
+}
+
+fn conv_weights(all: &[Option<Packed>], slot: usize) -> Option<&crate::micro::ConvWeights> {
+    match all.get(slot) {
+        Some(Some(Packed::Conv(weights))) => Some(weights),
+        _ => None,
     }
 }
 

@@ -1,6 +1,8 @@
 //! Turns a program's steps into operations: lowers loop kernels, finds templates' epilogues, and lists the functions to
 //! compile.
 
+use std::sync::Arc;
+
 use ::linalg::host::MatrixRoutine;
 use ir_core::{DType, Shape, SymExpr};
 use kernel_ir::runtime::{ExchangeStep, Node, Plan, control};
@@ -244,7 +246,8 @@ fn conv(program: &mut Program, c: &Conv, jobs: &mut Jobs) -> Result<Op, ExecErro
     }
     let walk = pixels_of(c, rank);
     if let Some(direct) = recognise(program, &c.epilogue, &walk) {
-        return Ok(Op::Conv(ConvOp::new(program, c, Finish::Direct(Box::new(direct)), None), 0));
+        let direct = Finish::Direct(Box::new(direct));
+        return Ok(Op::Conv(Arc::new(ConvOp::new(program, c, direct, None)), 0));
     }
     pixels(program, c, walk, jobs)
 }
@@ -255,7 +258,7 @@ fn pixels(program: &Program, c: &Conv, walk: Walk, jobs: &mut Jobs) -> Result<Op
         Some((body, walk, tall)) => (hook(program, &c.name, &body, walk, jobs)?, Some(tall)),
         None => (hook(program, &c.name, &c.epilogue, walk, jobs)?, None),
     };
-    Ok(Op::Conv(ConvOp::new(program, c, finish, tall), 0))
+    Ok(Op::Conv(Arc::new(ConvOp::new(program, c, finish, tall)), 0))
 }
 
 /// The rows of a convolution's result: the pixels of an image.

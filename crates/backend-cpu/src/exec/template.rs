@@ -8,6 +8,7 @@ use ir_core::{DType, SymExpr};
 use kernel_ir::{Attention, Conv, Matmul, Operand, Program, Storage};
 use smallvec::SmallVec;
 
+use super::chain::Chained;
 use super::dropout::DropoutView;
 use super::finish::Direct;
 use super::jobs::Function;
@@ -53,8 +54,8 @@ impl Finish {
 
 /// A strided operand.
 pub(super) struct View {
-    root: usize,
-    offset: SymExpr,
+    pub(super) root: usize,
+    pub(super) offset: SymExpr,
     pub(super) sizes: Vec<SymExpr>,
     pub(super) strides: Vec<SymExpr>,
 }
@@ -263,15 +264,17 @@ fn row_major(sizes: &[i64], last: i64) -> Extents {
 /// A convolution.
 pub(super) struct ConvOp {
     pub(super) name: String,
-    conv: Conv,
-    input: View,
+    pub(super) conv: Conv,
+    pub(super) input: View,
     weight: View,
     /// Of input and weight: what is no `f32` is converted, a constant weight when it is packed.
-    dtypes: [DType; 2],
+    pub(super) dtypes: [DType; 2],
     pub(super) finish: Finish,
     /// Set where the lanes of a generated epilogue are pixels.
-    tall: Option<Tall>,
+    pub(super) tall: Option<Tall>,
     pub(super) packs: bool,
+    /// Its place in a chain, where it is in one.
+    pub(super) chained: Option<Chained>,
     /// Plans by the sizes they were made for.
     plans: Mutex<HashMap<Sizes, Arc<ConvPlan>>>,
 }
@@ -319,15 +322,16 @@ impl ConvOp {
             conv: conv.clone(),
             finish,
             tall,
+            chained: None,
             plans: Mutex::default(),
         }
     }
 
-    fn refused(&self, source: micro::MicroError) -> ExecError {
+    pub(super) fn refused(&self, source: micro::MicroError) -> ExecError {
         ExecError::Template { kernel: self.name.clone(), source }
     }
 
-    fn plan(&self, s: &Sizes) -> Result<Arc<ConvPlan>, ExecError> {
+    pub(super) fn plan(&self, s: &Sizes) -> Result<Arc<ConvPlan>, ExecError> {
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(plan) = plans.get(s) {
             return Ok(plan.clone());
@@ -388,15 +392,15 @@ impl ConvOp {
         Ok(unsafe { plan.pack_constant(weight.ptr, weight.five()) })
     }
 
+    /// Runs the convolution alone.
     pub(super) fn run(&self, call: &Call<'_>, packed: Option<&ConvWeights>) -> Result<(), ExecError> {
         let s = call.sizes;
-        let out = s.extents(&self.conv.epilogue.ranges)?;
-        if out.contains(&0) {
+        if s.extents(&self.conv.epilogue.ranges)?.contains(&0) {
             return Ok(());
         }
         let plan = self.plan(s)?;
         let input = self.single(0, call.buffers, s)?;
-        let finished = |output: *mut f32, epilogue: &micro::Epilogue<'_>| {
+        self.finish(call, &|output, epilogue| {
             // SAFETY: operands lie inside of their buffers or are copies, and the plan gives the output memory of its own.
             let done = unsafe {
                 match packed {
@@ -408,14 +412,24 @@ impl ConvOp {
                 }
             };
             done.map_err(|e| self.refused(e))
-        };
+        })
+    }
+
+    /// Calls `compute` with what the results' blocks are finished by, and where they are stored (null: the epilogue does it).
+    pub(super) fn finish(
+        &self,
+        call: &Call<'_>,
+        compute: &dyn Fn(*mut f32, &micro::Epilogue<'_>) -> Result<(), ExecError>,
+    ) -> Result<(), ExecError> {
+        let s = call.sizes;
+        let out = s.extents(&self.conv.epilogue.ranges)?;
         let table = self.finish.table(call);
         let context = call.context(&table);
         let generated = match &self.finish {
             Finish::Direct(d) => {
                 // SAFETY: columns lie inside of their buffers by the program's promise.
                 let epilogue = unsafe { d.epilogue(call.buffers, s, out[1] as usize)? };
-                return finished(d.out.ptr(call.buffers, s)?, &epilogue);
+                return compute(d.out.ptr(call.buffers, s)?, &epilogue);
             }
             Finish::Hook(f) => {
                 Hook::Raw { f: call.code.epilogue(f.number), ctx: (&raw const context).cast() }
@@ -423,13 +437,13 @@ impl ConvOp {
         };
         let Some(tall) = self.tall else {
             let epilogue = micro::Epilogue { hook: Some(generated), ..micro::Epilogue::default() };
-            return finished(std::ptr::null_mut(), &epilogue);
+            return compute(std::ptr::null_mut(), &epilogue);
         };
         let lines = tall.lines(&out);
         // SAFETY: the kernels hand over blocks of their own; the context's tables outlive the call.
         let turned = |block: &EpilogueBlock| unsafe { lines.call(&generated, block) };
         let (hook, blocks) = (Some(Hook::Closure(&turned)), tall.blocks());
-        finished(std::ptr::null_mut(), &micro::Epilogue { hook, blocks, ..micro::Epilogue::default() })
+        compute(std::ptr::null_mut(), &micro::Epilogue { hook, blocks, ..micro::Epilogue::default() })
     }
 }
 

@@ -24,14 +24,36 @@ pub(crate) struct Depthwise {
     pub(crate) strides: Strides5,
 }
 
-/// Convolves a batch.
+/// What makes the lines of an input when they are wanted: `f(image, lines, start)` writes these lines of an image, whose line 0 would be at
+/// `start`. Lines that two tasks want are made by both.
+pub(crate) type MakeLines<'a> = dyn Fn(usize, Range<usize>, *mut f32) + Sync + 'a;
+
+/// The input of a convolution.
+#[derive(Clone, Copy)]
+pub(crate) enum Input<'a> {
+    /// In memory.
+    There(*const f32),
+    /// Made line by line.
+    Made(&'a MakeLines<'a>),
+}
+
+/// Columns that the windows of a block of output columns reach at most: seven windows of nine columns, or of five with a stride of two.
+const WIDEST: usize = 17;
+/// What is read beside an image: of one vector of channels.
+#[repr(align(64))]
+struct Zeros([f32; 16]);
+static ZEROS: Zeros = Zeros([0.0; 16]);
+/// Bytes of lines that a task has at once: a part of the second-level cache.
+const LINES: usize = 256 << 10;
+
+/// Convolves a batch. Lines that are made are those of images of one plane.
 ///
 /// # Safety
 /// As [`ConvPlan::run`]; `weights` is `[taps, C]`.
 pub(crate) unsafe fn run(
     plan: &ConvPlan,
     depthwise: &Depthwise,
-    input: *const f32,
+    input: Input<'_>,
     weights: *const f32,
     out: COut,
     epilogue: &Epilogue<'_>,
@@ -40,16 +62,29 @@ pub(crate) unsafe fn run(
     let work = plan.pixels() * plan.shape.in_channels * plan.shape.taps();
     // Below 64 Ki multiply-adds (some microseconds) a task is not worth scheduling.
     let threads = team::threads_for(work * plan.shape.batch);
-    let most = if threads == 1 { 1 } else { (4 * threads).div_ceil(plan.shape.batch) };
+    // Lines at the border of two tasks are made twice: then there are no more tasks than threads.
+    let (there, make) = match input {
+        Input::There(ptr) => (ptr, None),
+        Input::Made(make) => (std::ptr::null(), Some(make)),
+    };
+    let each = if make.is_some() { 1 } else { 4 };
+    let most = if threads == 1 { 1 } else { (each * threads).div_ceil(plan.shape.batch) };
     let blocks = team::even((work >> 16).clamp(1, most).min(lines));
-    let job = Job { plan, strides: depthwise.strides, input, weights, out, epilogue };
+    let job = Job { plan, strides: depthwise.strides, input: there, weights, out, epilogue };
     team::par_for_work(plan.shape.batch * blocks, work * plan.shape.batch, &|task| {
+        let (image, lines) = (task / blocks, part(lines, blocks, task % blocks));
         // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given; tasks are disjoint lines of
         // the output.
-        unsafe { job.block(task / blocks, part(lines, blocks, task % blocks)) };
+        unsafe {
+            match make {
+                None => job.block(image, lines),
+                Some(make) => job.blocks_of_made(image, lines, make),
+            }
+        };
     });
 }
 
+#[derive(Clone, Copy)]
 struct Job<'a> {
     plan: &'a ConvPlan,
     strides: Strides5,
@@ -63,8 +98,51 @@ struct Job<'a> {
 unsafe impl Sync for Job<'_> {}
 
 impl Job<'_> {
-    /// Some lines of one image, then the hook.
+    /// Some lines of one image, a strip after the other: the lines that the windows of a strip reach are made in memory of the task, and
+    /// those that the next strip's windows reach too are kept there.
+    unsafe fn blocks_of_made(&self, image: usize, lines: Range<usize>, make: &MakeLines<'_>) {
+        let shape = &self.plan.shape;
+        let line = self.strides.h.unsigned_abs();
+        let most = (LINES / (line * size_of::<f32>())).max(2 * shape.window_lines(1));
+        let strip = (1..).take_while(|n| shape.window_lines(*n) <= most / 2).last().unwrap_or(1);
+        scratch::with(most * line, |buf| {
+            // The lines that there are, and the line at the beginning of the memory.
+            let (mut there, mut first) = (0..0, 0);
+            for start in lines.clone().step_by(strip) {
+                let own = start..(start + strip).min(lines.end);
+                let wanted = shape.lines_of(own.clone());
+                if wanted.start >= there.end {
+                    (first, there) = (wanted.start, wanted.start..wanted.start);
+                } else if wanted.end > first + most {
+                    let kept = buf.wrapping_add((wanted.start - first) * line);
+                    // SAFETY: the lines from the first that is wanted on are in the memory.
+                    unsafe { std::ptr::copy(kept, buf, (there.end - wanted.start) * line) };
+                    (first, there.start) = (wanted.start, wanted.start);
+                }
+                let origin = buf.wrapping_sub(first * line);
+                if there.end < wanted.end {
+                    make(image, there.end..wanted.end, origin);
+                    there.end = wanted.end;
+                }
+                let input = origin.wrapping_offset(-(image as isize * self.strides.n)).cast_const();
+                // SAFETY: the caller's promise; the lines that the windows reach are there.
+                unsafe { Job { input, ..*self }.block(image, own) };
+            }
+        });
+    }
+
+    /// Some lines of one image; as many at once as the hook finds in the cache.
     unsafe fn block(&self, image: usize, lines: Range<usize>) {
+        let bytes = self.plan.out[2] * self.plan.shape.in_channels * size_of::<f32>();
+        let most = if self.epilogue.hook.is_some() { (LINES / bytes).max(1) } else { lines.len().max(1) };
+        for start in lines.clone().step_by(most) {
+            // SAFETY: the caller's promise.
+            unsafe { self.strip(image, start..(start + most).min(lines.end)) };
+        }
+    }
+
+    /// Some lines of one image, then the hook.
+    unsafe fn strip(&self, image: usize, lines: Range<usize>) {
         let (ow, c) = (self.plan.out[2], self.plan.shape.in_channels);
         let first = lines.start * ow;
         // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given; the scratch holds the
@@ -90,7 +168,8 @@ impl Job<'_> {
         // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
         unsafe {
             for line in lines.clone() {
-                self.line(image, line, c.add((line - lines.start) * ow * ldc), ldc);
+                let at = c.add((line - lines.start) * ow * ldc);
+                columns(self.plan.isa, &self.line(image, line, at, ldc));
             }
             if let Some(hook) = &self.epilogue.hook {
                 let col1 = self.plan.shape.in_channels;
@@ -108,7 +187,7 @@ impl Job<'_> {
     }
 
     /// One output line: all columns, all channels.
-    unsafe fn line(&self, image: usize, line: usize, c: *mut f32, ldc: usize) {
+    fn line(&self, image: usize, line: usize, c: *mut f32, ldc: usize) -> Line {
         let shape = &self.plan.shape;
         let [_, oh, ow] = self.plan.out;
         let inside = |i: usize, at: usize| {
@@ -125,7 +204,7 @@ impl Job<'_> {
             .sum::<isize>();
         let e = self.epilogue;
         let at = |s: Option<&[f32]>| s.map_or(std::ptr::null(), <[f32]>::as_ptr);
-        let work = Line {
+        Line {
             input: self.input.wrapping_offset(image as isize * s.n + origin),
             weights: self.weights,
             channels: shape.in_channels,
@@ -150,9 +229,7 @@ impl Job<'_> {
                 residual_stride: e.residual.map_or(0, |r| r.row_stride),
                 clamp: e.activation.bounds(),
             },
-        };
-        // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
-        unsafe { columns(self.plan.isa, &work) };
+        }
     }
 }
 
@@ -316,6 +393,18 @@ unsafe fn window<S: Simd, const K: usize, const T: usize, const B: usize>(
                 let at = d as isize * line.steps[0] + h as isize * line.steps[1] + x as isize * line.column;
                 let input = line.input.wrapping_offset(at + c as isize);
                 let weights = line.weights.wrapping_add(row * line.channels + c);
+                if K > 5 || K > 3 && T > 1 {
+                    let columns: [*const f32; WIDEST] = std::array::from_fn(|j| {
+                        let there = first >= -(j as isize) && ((first + j as isize) as usize) < line.width;
+                        if there {
+                            input.wrapping_offset(j as isize * line.steps[2])
+                        } else {
+                            ZEROS.0.as_ptr()
+                        }
+                    });
+                    taps::<S, K, T, B>(line, &columns, weights, mask, &mut acc);
+                    continue;
+                }
                 let mut w = [S::splat(0.0); K];
                 for (k, w) in w.iter_mut().enumerate() {
                     *w = S::load_masked(weights.wrapping_add(k * line.channels), mask);
@@ -332,6 +421,27 @@ unsafe fn window<S: Simd, const K: usize, const T: usize, const B: usize>(
         for (b, acc) in acc.into_iter().enumerate() {
             let v = finish_one::<S>(&line.finish, x + b, c, mask, acc);
             S::store_masked(line.c.add((x + b) * line.ldc + c), mask, v);
+        }
+    }
+}
+
+/// One kernel row over input columns that lie at these places: a load for each tap of each output column. Fewer loads, each for all the
+/// output columns that read it, are code that compilers do not keep in registers for long rows.
+#[inline(always)]
+unsafe fn taps<S: Simd, const K: usize, const T: usize, const B: usize>(
+    line: &Line,
+    columns: &[*const f32; WIDEST],
+    weights: *const f32,
+    mask: S::M,
+    acc: &mut [S::V; B],
+) {
+    for k in 0..K {
+        // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
+        unsafe {
+            let w = S::load_masked(weights.wrapping_add(k * line.channels), mask);
+            for b in 0..B {
+                acc[b] = S::fma(w, S::load_masked(columns[b * T + k], mask), acc[b]);
+            }
         }
     }
 }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // a failing test may panic
 
 mod artifact;
+mod chain;
 mod checks;
 mod common;
 mod control;

@@ -164,7 +164,7 @@ impl Compiled {
                         forms.choose(&all[*n], packed);
                         memory.evict();
                         let start = Instant::now();
-                        super::run(op, &call, packed)?;
+                        super::run_alone(op, &call, packed)?;
                         let seconds = start.elapsed().as_secs_f64();
                         least.entry(*n).and_modify(|t| *t = t.min(seconds));
                     }
@@ -253,7 +253,13 @@ impl Memory {
             Ok(block)
         };
         for (id, buffer) in program.buffers.iter() {
-            let own = matches!(buffer.storage, Storage::Input(_) | Storage::Output);
+            // What is between chained steps has no place in the arena.
+            let nowhere = || !program.plan.lives.iter().any(|life| life.buf == id);
+            let own = match buffer.storage {
+                Storage::Input(_) | Storage::Output => true,
+                Storage::Arena => nowhere(),
+                _ => false,
+            };
             if let (true, Ok(bytes)) = (own, byte_size(buffer, sizes)) {
                 let block = zeroed(bytes)?;
                 buffers.0[BufId::index(id)] = block.ptr();

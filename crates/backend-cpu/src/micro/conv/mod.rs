@@ -13,6 +13,7 @@ use std::ops::Range;
 pub use plan::{ConvPlan, ConvWeights};
 pub use shape::{ConvShape, Strides5};
 
+use super::depthwise::{Input, MakeLines};
 use super::driver::{self, Product, Rows};
 use super::epilogue::{COut, Epilogue, EpilogueBlock, Hook};
 use super::kernel::panel_width;
@@ -23,6 +24,8 @@ use weights::Plain;
 
 /// Most values of weights that are packed for a call at a time, for each thread: a part of its second-level cache.
 const FRESH: usize = 384 << 10;
+
+const OTHER_KIND: MicroError = MicroError::Unsupported("weights packed by a plan of another kind");
 
 /// The weights of a call.
 #[derive(Clone, Copy)]
@@ -51,6 +54,88 @@ impl ConvPlan {
         self.check_weights(weights)?;
         // SAFETY: the caller's promise.
         unsafe { self.start(input, Given::Kept(weights), output, epilogue) }
+    }
+
+    /// Whether [`ConvPlan::run_made`] is there for the plan: a depthwise convolution of images whose lines of channels lie one after another.
+    pub(crate) fn takes_lines(&self) -> bool {
+        let (s, [d, _, w]) = (&self.input, self.shape.input);
+        let dense = s.c == 1 && s.w > 0 && s.h == s.w * w as isize;
+        let flat = d == 1 && self.out[0] == 1 && self.shape.kernel[0] == 1 && self.shape.padded()[0] == 1;
+        matches!(self.reads, Reads::Depthwise(_)) && self.copy.is_none() && dense && flat
+    }
+
+    /// [`ConvPlan::run`] of an input whose lines are made when they are wanted, so that they are read from the cache.
+    ///
+    /// # Safety
+    /// As [`ConvPlan::run`] for all but the input; `make` writes all values of the lines at the plan's strides.
+    ///
+    /// # Errors
+    /// As [`ConvPlan::run`]; the plan does not take lines.
+    pub(crate) unsafe fn run_made(
+        &self,
+        make: &MakeLines<'_>,
+        weights: &ConvWeights,
+        output: *mut f32,
+        epilogue: &Epilogue<'_>,
+    ) -> Result<(), MicroError> {
+        self.check_weights(weights)?;
+        if !self.takes_lines() {
+            return Err(MicroError::Unsupported("a convolution of lines that are made, but a depthwise one"));
+        }
+        epilogue.check(self.shape.out_channels)?;
+        // SAFETY: the caller's promise.
+        unsafe { self.place(Input::Made(make), Given::Kept(weights), output, epilogue) }
+    }
+
+    /// Whether [`ConvPlan::run_pixels`] is there for the plan: its rows are the pixels of its input.
+    pub(crate) fn makes_pixels(&self) -> bool {
+        let rows = matches!(&self.reads, Reads::Product(read) if read.row_stride.is_some());
+        rows && self.copy.is_none() && self.shape.groups == 1 && self.shape.taps() == 1
+    }
+
+    /// Some pixels of an image alone, on the calling thread; `output` is where the image's first pixel is or would be, in rows of
+    /// `row_stride` values, or null as in [`ConvPlan::run_with`]. The epilogue has no residual.
+    ///
+    /// # Safety
+    /// As [`ConvPlan::run`], for these pixels.
+    ///
+    /// # Errors
+    /// As [`ConvPlan::run`]; the plan's rows are no pixels of its input.
+    pub(crate) unsafe fn run_pixels(
+        &self,
+        (image, pixels): (usize, Range<usize>),
+        input: *const f32,
+        weights: &ConvWeights,
+        output: Option<(*mut f32, usize)>,
+        epilogue: &Epilogue<'_>,
+    ) -> Result<(), MicroError> {
+        self.check_weights(weights)?;
+        epilogue.check(self.shape.out_channels)?;
+        let (Reads::Product(read), Weights::Packed(b)) = (&self.reads, &weights.0) else {
+            return Err(MicroError::Unsupported("pixels of a convolution whose rows are no pixels"));
+        };
+        let (Some(row_stride), true, None) = (read.row_stride, self.makes_pixels(), epilogue.residual) else {
+            return Err(MicroError::Unsupported("pixels of a convolution whose rows are no pixels"));
+        };
+        let first = pixels.start;
+        let moved = |block: &EpilogueBlock, hook: &Hook<'_>| {
+            let block = EpilogueBlock { row0: block.row0 + first, row1: block.row1 + first, ..*block };
+            // SAFETY: the caller's promise of the hook.
+            unsafe { hook.call(&block) };
+        };
+        let hook = epilogue.hook.map(|hook| move |block: &EpilogueBlock| moved(block, &hook));
+        let hook = hook.as_ref().map(|hook| Hook::Closure(hook));
+        let epilogue = Epilogue { hook, ..*epilogue };
+        let call = Call { plan: self, b, first: 0, input, out: COut::Scratch, epilogue: &epilogue };
+        let whole = call.product(read, image);
+        let c = output.map_or(COut::Scratch, |(ptr, row_stride)| COut::Memory {
+            ptr: ptr.wrapping_add(first * row_stride),
+            row_stride,
+        });
+        let a = whole.a.wrapping_offset(first as isize * row_stride);
+        let product = Product { m: pixels.len(), a, c, cuts: &[], ..whole };
+        // SAFETY: the caller's promise.
+        unsafe { driver::run(1, &product, &|_| product) }
     }
 
     /// The same with a weight `[O, C / groups, KD, KH, KW]` of these strides (in that order), of which nothing is kept. Without an output (a
@@ -89,11 +174,11 @@ impl ConvPlan {
         // the copy's layout.
         unsafe {
             let Some(copy) = self.copy.as_ref().filter(|_| !sums) else {
-                return self.place(input, weights, output, epilogue);
+                return self.place(Input::There(input), weights, output, epilogue);
             };
             scratch::with(copy.len, |buf| {
                 copy.fill(&self.shape, &self.input, input, buf);
-                self.place(buf, weights, output, epilogue)
+                self.place(Input::There(buf), weights, output, epilogue)
             })
         }
     }
@@ -102,7 +187,7 @@ impl ConvPlan {
     /// strides.
     unsafe fn place(
         &self,
-        input: *const f32,
+        input: Input<'_>,
         weights: Given<'_>,
         output: *mut f32,
         epilogue: &Epilogue<'_>,
@@ -130,23 +215,30 @@ impl ConvPlan {
 
     unsafe fn multiply(
         &self,
-        input: *const f32,
+        input: Input<'_>,
         weights: Given<'_>,
         out: COut,
         epilogue: &Epilogue<'_>,
     ) -> Result<(), MicroError> {
         // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.
         unsafe {
+            if let Reads::Depthwise(d) = &self.reads {
+                match weights {
+                    Given::Kept(ConvWeights(Weights::Depthwise(w))) => {
+                        depthwise::run(self, d, input, w.ptr(), out, epilogue);
+                    }
+                    Given::Plain(weight) => {
+                        scratch::with(self.shape.taps() * self.shape.in_channels, |w| {
+                            self.pack_depthwise(weight, w);
+                            depthwise::run(self, d, input, w, out, epilogue);
+                        });
+                    }
+                    Given::Kept(_) => return Err(OTHER_KIND),
+                }
+                return Ok(());
+            }
+            let Input::There(input) = input else { return Err(OTHER_KIND) };
             match (&self.reads, weights) {
-                (Reads::Depthwise(d), Given::Kept(ConvWeights(Weights::Depthwise(w)))) => {
-                    depthwise::run(self, d, input, w.ptr(), out, epilogue);
-                }
-                (Reads::Depthwise(d), Given::Plain(weight)) => {
-                    scratch::with(self.shape.taps() * self.shape.in_channels, |w| {
-                        self.pack_depthwise(weight, w);
-                        depthwise::run(self, d, input, w, out, epilogue);
-                    });
-                }
                 (Reads::Product(read), Given::Kept(ConvWeights(Weights::Packed(b)))) => {
                     self.products(read, &Call { plan: self, b, first: 0, input, out, epilogue })?;
                 }
@@ -162,7 +254,7 @@ impl ConvPlan {
                     Some(sums) => sums::run(self, sums, input, weight, out, epilogue),
                     None => self.fresh(read, input, weight, out, epilogue)?,
                 },
-                _ => return Err(MicroError::Unsupported("weights packed by a plan of another kind")),
+                _ => return Err(OTHER_KIND),
             }
         }
         Ok(())

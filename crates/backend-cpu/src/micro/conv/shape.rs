@@ -1,6 +1,7 @@
 //! Sizes and strides of a convolution, and the checks on them.
 
 use std::fmt;
+use std::ops::Range;
 
 use crate::micro::MicroError;
 
@@ -114,6 +115,18 @@ impl ConvShape {
     /// Whether there is any padding before the input or after it.
     pub(crate) fn is_padded(&self) -> bool {
         self.padded() != self.input
+    }
+
+    /// Lines that the windows of so many neighbouring output lines reach, those of padding too.
+    pub(crate) fn window_lines(&self, out: usize) -> usize {
+        (out.max(1) - 1) * self.stride[1] + (self.kernel[1] - 1) * self.dilation[1] + 1
+    }
+
+    /// The input lines that the windows of these output lines reach.
+    pub(crate) fn lines_of(&self, out: Range<usize>) -> Range<usize> {
+        let first = out.start * self.stride[1];
+        let end = (first + self.window_lines(out.len())).saturating_sub(self.pad_lo[1]).min(self.input[1]);
+        first.saturating_sub(self.pad_lo[1]).min(end)..end
     }
 
     /// Kernel positions.

@@ -457,3 +457,74 @@ fn bad_shapes_are_refused() {
     assert!(ConvShape { stride: [1, 0, 1], ..shape(1, 4, [1, 5, 5], 4, [1, 3, 3]) }.output().is_err());
     assert!(ConvShape { groups: 0, ..shape(1, 4, [1, 5, 5], 4, [1, 3, 3]) }.output().is_err());
 }
+
+/// A depthwise convolution whose input a product makes line by line gives the bits of both one after the other: windows of every known width and
+/// others, strides, padding on one side, images of few and many lines, an epilogue in registers and a hook.
+#[test]
+fn lines_that_are_made_give_the_same_bits() {
+    let mut seed = 31;
+    let mut draw = |list: &[usize]| {
+        seed += 1;
+        list[((random(seed, 8)[7] + 1.0) * list.len() as f32 / 2.0) as usize % list.len()]
+    };
+    for n in 0..60 {
+        let (batch, c) = (draw(&[1, 2, 3]), draw(&[3, 16, 40, 70]));
+        let (h, w) = (draw(&[1, 5, 19, 64]), draw(&[4, 7, 23, 40]));
+        let (kernel, stride) = (draw(&[1, 3, 5, 7, 9, 4]), draw(&[1, 2, 3]));
+        let dilation = draw(&[1, 1, 2]);
+        let reach = (kernel - 1) * dilation;
+        let widen = shape(batch, draw(&[5, 16, 24]), [1, h, w], c, [1; 3]);
+        let (high, wide) = (draw(&[1, 2, kernel]), draw(&[1, kernel]));
+        let filter = ConvShape {
+            groups: c,
+            stride: [1, stride, draw(&[1, 2])],
+            dilation: [1, dilation, dilation],
+            pad_lo: [0, reach.div_ceil(2), reach],
+            pad_hi: [0, reach, reach.div_ceil(2)],
+            ..shape(batch, c, [1, h, w], c, [1, high, wide])
+        };
+        let isas = isas();
+        let isa = isas[n % isas.len()];
+        let rows = |c: usize, size: [usize; 3]| Strides5::channels_last(c, size);
+        let out = filter.output().unwrap();
+        let between = rows(c, filter.input);
+        let first = ConvPlan::new(isa, widen, rows(widen.in_channels, widen.input), between).unwrap();
+        let second = ConvPlan::new(isa, filter, between, rows(c, out)).unwrap();
+        assert!(first.makes_pixels() && second.takes_lines());
+        let x = random(41, batch * widen.in_channels * h * w);
+        let (a, b) = (random(42, c * widen.in_channels), random(43, c * filter.taps()));
+        let shift = random(44, c);
+        let relu = Epilogue { shift: Some(&shift), activation: Activation::Relu, ..Epilogue::default() };
+        let doubled = |block: &EpilogueBlock| {
+            for row in 0..block.row1 - block.row0 {
+                for col in 0..block.col1 - block.col0 {
+                    // SAFETY: the block has these rows and columns.
+                    unsafe { *block.ptr.add(row * block.row_stride + col) *= 2.0 };
+                }
+            }
+        };
+        let after = Epilogue { hook: Some(Hook::Closure(&doubled)), ..relu };
+        let line = w * c;
+        let mut middle = vec![0.0f32; batch * h * line];
+        let values = batch * c * out.iter().product::<usize>();
+        let (mut apart, mut chained) = (vec![0.0f32; values], vec![9.0f32; values]);
+        // SAFETY: the buffers are as large as the shapes say; each task makes lines in memory of its own.
+        unsafe {
+            let k = widen.in_channels as isize;
+            let a = first.pack_weights(a.as_ptr(), [k, 1, 1, 1, 1]);
+            let (taps, wide) = (filter.taps() as isize, wide as isize);
+            let b = second.pack_weights(b.as_ptr(), [taps, taps, taps, wide, 1]);
+            first.run(x.as_ptr(), &a, middle.as_mut_ptr(), &relu).unwrap();
+            second.run(middle.as_ptr(), &b, apart.as_mut_ptr(), &after).unwrap();
+            let x = x.as_ptr() as usize;
+            let make = |image: usize, lines: std::ops::Range<usize>, origin: *mut f32| {
+                let pixels = lines.start * w..lines.end * w;
+                first.run_pixels((image, pixels), x as *const f32, &a, Some((origin, c)), &relu).unwrap();
+            };
+            second.run_made(&make, &b, chained.as_mut_ptr(), &after).unwrap();
+            let refused = first.run_made(&make, &a, chained.as_mut_ptr(), &relu);
+            assert!(matches!(refused, Err(MicroError::Unsupported(_))));
+        }
+        assert!(apart == chained, "{isa:?} {widen}; {filter}");
+    }
+}
