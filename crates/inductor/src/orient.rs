@@ -10,8 +10,10 @@ use ir_core::{Atom, DType, SymExpr};
 use kernel_ir::runtime::Sizes;
 use kernel_ir::{Epilogue, InstKind, Matmul, Operand, Program, Step};
 
-/// Fewest rows and columns of a product that is turned: a kernel takes some of either at once.
-const MIN: i64 = 16;
+/// Fewest rows of a product that is turned: they become columns, of which a kernel takes one or two vectors at once.
+const MIN_ROWS: i64 = 64;
+/// Fewest columns, which become rows.
+const MIN_COLUMNS: i64 = 16;
 
 /// Turns the products of a program where that pays.
 pub(crate) fn run(program: &mut Program) {
@@ -40,21 +42,34 @@ fn orient(program: &Program, hints: &Sizes, m: &mut Matmul) {
 }
 
 /// Whether accesses along rows that become accesses along columns take more time than what turning costs: rows of `a` that lie in memory
-/// one after another have to be turned then, before they are multiplied.
+/// one after another have to be turned then before they are multiplied, and so do columns of `b`. Rows that may be few, and those of several
+/// batch entries that are one product with one `b`, stay what they are.
 fn pays(program: &Program, hints: &Sizes, m: &Matmul) -> bool {
     let last = m.epilogue.ranges.len() - 1;
-    let size = |d: usize| hints.eval(&m.epilogue.ranges[d]).unwrap_or(0);
-    let (rows, columns) = (size(last - 1), size(last));
-    if rows < MIN || columns < MIN {
+    let (rows, columns) = (m.epilogue.ranges[last - 1].as_const(), hints.eval(&m.epilogue.ranges[last]));
+    let (Some(rows), Ok(columns), Ok(terms)) = (rows, columns, hints.eval(&m.a.sizes[last])) else {
+        return false;
+    };
+    if rows < MIN_ROWS || columns < MIN_COLUMNS || is_one_product(m) {
         return false;
     }
     let (along_rows, along_columns) = accesses(program, &m.epilogue);
-    let terms = m.a.sizes.last().map_or(0, |k| hints.eval(k).unwrap_or(i64::MAX));
-    let turned = if m.a.strides.last() == Some(&SymExpr::ONE) { terms } else { 0 };
-    (along_rows - along_columns).saturating_mul(columns) * COST > turned
+    let of_a = if m.a.strides[last] == SymExpr::ONE { rows.saturating_mul(terms) } else { 0 };
+    let of_b = if m.b.strides[last - 1] == SymExpr::ONE { 0 } else { columns.saturating_mul(terms) };
+    let apart = (along_rows - along_columns).saturating_mul(rows).saturating_mul(columns);
+    apart.saturating_mul(COST) > of_a.saturating_add(of_b)
 }
 
-/// What an access apart takes, in elements that are turned.
+/// Whether the rows of several batch entries lie one after another, all multiplied by one `b`.
+fn is_one_product(m: &Matmul) -> bool {
+    let batch = m.a.sizes.len() - 2;
+    let several = (0..batch).any(|d| m.a.sizes[d] != SymExpr::ONE);
+    let shared = (0..batch).all(|d| m.b.strides[d] == SymExpr::ZERO || m.b.sizes[d] == SymExpr::ONE);
+    let joined = batch > 0 && m.a.strides[batch - 1] == &m.a.strides[batch] * &m.a.sizes[batch];
+    several && shared && joined
+}
+
+/// The time of an access apart, in elements that are turned.
 const COST: i64 = 4;
 
 /// Loads and stores of an epilogue whose neighbours in memory are neighbours in a column of the result, and those whose are in a row.

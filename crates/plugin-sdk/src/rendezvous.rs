@@ -19,6 +19,8 @@ const PORTS: u16 = 16;
 const MAGIC: u64 = 0x6666_7872_616e_6b01;
 /// How long one that has connected may take to say who it is.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How often a connection is looked at that its rank seems to have given up.
+const LOOKS: u32 = 10;
 /// Between two looks for a rank that is not there yet.
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -149,19 +151,20 @@ fn gather(meeting: &Meeting, port: u16, own: u16) -> Result<Vec<SocketAddr>, Str
     let unspecified = |port: u16| SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port);
     let mut come: Vec<Option<(SocketAddr, Option<TcpStream>)>> = (0..meeting.size).map(|_| None).collect();
     come[0] = Some((unspecified(own), None));
-    while come.iter().any(Option::is_none) {
+    loop {
+        // One that waited too long for an answer has closed its connection, and comes again.
+        let gone = |place: &Option<(SocketAddr, Option<TcpStream>)>| matches!(place, Some((_, Some(stream))) if has_left(stream));
+        come.iter_mut().filter(|place| gone(place)).for_each(|place| *place = None);
+        if come.iter().all(Option::is_some) {
+            break;
+        }
         let missing = || {
             let all = come.iter().enumerate().filter(|(_, c)| c.is_none());
             format!("ranks {:?} of {} did not come", all.map(|(n, _)| n).collect::<Vec<_>>(), meeting.size)
         };
         let (mut stream, from) = accept(&listener, meeting.deadline)?.ok_or_else(missing)?;
         let Ok(Some((rank, port))) = greeted(&mut stream, meeting.group, meeting.deadline) else { continue };
-        // One that waited too long for an answer has closed its connection, and comes again.
-        let free = |p: &&mut Option<(SocketAddr, Option<TcpStream>)>| match p {
-            Some((_, stream)) => stream.as_ref().is_some_and(has_left),
-            None => true,
-        };
-        let Some(place) = come.get_mut(rank).filter(free) else {
+        let Some(place) = come.get_mut(rank).filter(|place| is_free(place)) else {
             return Err(format!("rank {rank} of {} has come twice, or is none of them", meeting.size));
         };
         // It knows by this that it need not look further.
@@ -179,6 +182,18 @@ fn gather(meeting: &Meeting, port: u16, own: u16) -> Result<Vec<SocketAddr>, Str
         sent.map_err(|e| format!("rank {rank} is gone while the ranks meet: {e}"))?;
     }
     Ok(places)
+}
+
+/// Whether a rank may take its place: nobody has it, or it is that of a connection which the rank gives up, as is seen soon.
+fn is_free(place: &Option<(SocketAddr, Option<TcpStream>)>) -> bool {
+    match place {
+        None => true,
+        Some((_, None)) => false,
+        Some((_, Some(stream))) => (0..LOOKS).any(|n| {
+            std::thread::sleep(PAUSE * n);
+            has_left(stream)
+        }),
+    }
 }
 
 /// Whether the other end of a connection on which nothing is said has closed it.
@@ -321,7 +336,7 @@ mod tests {
         for _ in 0..64 {
             let (_near, port) = listen_apart(0).expect("a port");
             let (_, own) = listen_apart(port).expect("a port");
-            assert!(!(port + 1..=port.saturating_add(PORTS)).contains(&own));
+            assert!(!(1..=PORTS).any(|n| port.checked_add(n) == Some(own)));
         }
     }
 

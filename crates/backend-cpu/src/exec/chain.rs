@@ -50,7 +50,7 @@ struct Between {
 }
 
 /// Chains the convolutions of a program's `call` that can be, and takes what lies between them out of the memory plan.
-pub(super) fn form(program: &mut Program, call: &[Step], steps: &mut [PlannedStep]) {
+pub(super) fn form(program: &mut Program, call: &[Step], steps: &mut [PlannedStep], threads: usize) {
     for n in 1..call.len().min(steps.len()) {
         let (before, rest) = steps.split_at_mut(n);
         let (Node::Op(Op::Conv(first, slot)), Node::Op(Op::Conv(second, _))) =
@@ -58,7 +58,8 @@ pub(super) fn form(program: &mut Program, call: &[Step], steps: &mut [PlannedSte
         else {
             continue;
         };
-        let Some(between) = between(program, (call, n), first, second) else { continue };
+        let found = between(program, (call, n), first, second);
+        let Some(between) = found.filter(|_| pays(second, threads)) else { continue };
         let (Some(own), Some(next)) = (Arc::get_mut(first), Arc::get_mut(second)) else { continue };
         own.chained = Some(Chained::Left);
         next.chained = Some(Chained::After(After { first: Arc::clone(first), slot: *slot, between }));
@@ -77,14 +78,22 @@ fn between(
     if !plain(first) || !plain(second) || first.tall.is_some() || second.conv.epilogue.ranges.len() != 4 {
         return None;
     }
-    if matches!(&first.finish, Finish::Direct(d) if d.residual.is_some()) {
+    // A failed check would be told of the second step.
+    let refused = match &first.finish {
+        Finish::Direct(d) => d.residual.is_some(),
+        Finish::Hook(f) => f.checks(),
+    };
+    if refused {
         return None;
     }
     let between = stored(program, first).filter(|b| is_read(b, second))?;
     let bytes = second.input.sizes.iter().try_fold(4, |bytes: i64, s| bytes.checked_mul(s.as_const()?))?;
-    // The plans are those of every call: all sizes are numbers.
+    // The plans are those of every call: all sizes and strides are numbers.
     let sizes = Sizes::hints(program);
-    let known = |op: &ConvOp| op.conv.epilogue.ranges.iter().all(|s| s.as_const().is_some());
+    let known = |op: &ConvOp| {
+        let read = op.input.sizes.iter().chain(&op.input.strides);
+        op.conv.epilogue.ranges.iter().chain(read).all(|s| s.as_const().is_some())
+    };
     let fits = bytes >= LEAST && known(first) && known(second);
     (fits
         && first.plan(&sizes).is_ok_and(|plan| plan.makes_pixels())
@@ -92,6 +101,16 @@ fn between(
         && is_between(program, call, n, between.buffer))
     .then_some(between)
 }
+
+/// Whether the lines that tasks compute twice are few enough.
+fn pays(second: &ConvOp, threads: usize) -> bool {
+    let Ok(plan) = second.plan(&Sizes::default()) else { return false };
+    let (lines, stride) = (plan.output_size()[1] / plan.parts_of_made(threads), plan.shape.stride[1]);
+    lines * stride >= LINES_A_BORDER * plan.shape.window_lines(1).saturating_sub(stride)
+}
+
+/// Lines of a task for each one that its neighbour computes too.
+const LINES_A_BORDER: usize = 4;
 
 /// Where a convolution's epilogue stores its only result, if that is lines of channels in a temporary of its own.
 fn stored(program: &Program, first: &ConvOp) -> Option<Between> {
@@ -151,17 +170,35 @@ fn is_between(program: &Program, call: &[Step], n: usize, buffer: BufId) -> bool
         |b: &BufId| matches!(program.buffers[*b].storage, Storage::Constant(_) | Storage::Persistent);
     let apart =
         before.reads.iter().all(|b| constant(b) || !after.reads.contains(b) && !after.writes.contains(b));
-    let own = before.writes == [buffer] && !after.writes.contains(&buffer) && !before.reads.contains(&buffer);
+    let known = !before.reads.iter().any(|b| program.is_dynamic(*b));
+    let own = known
+        && before.writes == [buffer]
+        && !after.writes.contains(&buffer)
+        && !before.reads.contains(&buffer);
     own && apart && !others && !returned && !loaded(second) && !program.init.iter().any(uses)
 }
 
-/// What the step before step `n` reads is used until step `n`; what is between them is nowhere.
+/// What the step before step `n` reads is used throughout step `n`, so that nothing which that step writes lies there; what is between them
+/// is nowhere. The places of the others are no longer those of the program.
 fn outlive(program: &mut Program, before: &Step, n: usize, between: BufId) {
     let read = Footprint::of(program, before).reads;
     program.plan.lives.retain(|life| life.buf != between);
     for life in program.plan.lives.iter_mut().filter(|life| read.contains(&life.buf)) {
-        life.last = life.last.max(n as u32);
+        // A step may write over what ends in it.
+        life.last = life.last.max(n as u32 + 1);
     }
+    (program.plan.offsets, program.plan.bytes) = (None, None);
+}
+
+/// The buffers without memory that lie between the chained steps of a call.
+pub(super) fn all_between(steps: &[PlannedStep]) -> impl Iterator<Item = BufId> + '_ {
+    steps.iter().filter_map(|step| match step.op() {
+        Some(Op::Conv(op, _)) => match &op.chained {
+            Some(Chained::After(after)) => Some(after.between.buffer),
+            _ => None,
+        },
+        _ => None,
+    })
 }
 
 /// Runs a convolution of a call in its place in the call.

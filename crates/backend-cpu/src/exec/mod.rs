@@ -184,7 +184,8 @@ impl Compiled {
         let init = prepare::steps(&mut program, &init_steps, &mut jobs)?;
         let mut steps = prepare::steps(&mut program, &call_steps, &mut jobs)?;
         number_packs(&mut steps, &mut 0);
-        chain::form(&mut program, &call_steps, &mut steps);
+        let threads = wanted_threads(options.threads);
+        chain::form(&mut program, &call_steps, &mut steps, threads);
         (program.init, program.steps) = (init_steps, call_steps);
         let started = std::time::Instant::now();
         let code = make(jobs.list())?;
@@ -195,7 +196,6 @@ impl Compiled {
         let fixed =
             placed.and_then(Result::ok).map(|(offsets, bytes)| Arc::new(ArenaLayout { offsets, bytes }));
         let binder = Binder::of_inputs(&program);
-        let threads = wanted_threads(options.threads);
         Ok(Compiled {
             binder,
             dynamic: Dynamic::new(&program),

@@ -1,5 +1,6 @@
 //! Depthwise convolution (one filter for each channel) on channels-last data: vectors of channels, several output columns at
-//! a time in registers, an input vector loaded once for each kernel row where width and stride are common ones.
+//! a time in registers, an input vector loaded once for each kernel row where width and stride are common ones and the row is short.
+//! The input may be made line by line as it is wanted.
 
 #![expect(
     clippy::needless_range_loop,
@@ -39,7 +40,8 @@ pub(crate) enum Input<'a> {
 
 /// Columns that the windows of a block of output columns reach at most: seven windows of nine columns, or of five with a stride of two.
 const WIDEST: usize = 17;
-/// What is read beside an image: of one vector of channels.
+/// What is read beside an image: of one vector of channels. A tap there is a product with zero, as in PyTorch's formula: one of infinity gives
+/// `NaN`.
 #[repr(align(64))]
 struct Zeros([f32; 16]);
 static ZEROS: Zeros = Zeros([0.0; 16]);
@@ -62,14 +64,15 @@ pub(crate) unsafe fn run(
     let work = plan.pixels() * plan.shape.in_channels * plan.shape.taps();
     // Below 64 Ki multiply-adds (some microseconds) a task is not worth scheduling.
     let threads = team::threads_for(work * plan.shape.batch);
-    // Lines at the border of two tasks are made twice: then there are no more tasks than threads.
     let (there, make) = match input {
         Input::There(ptr) => (ptr, None),
         Input::Made(make) => (std::ptr::null(), Some(make)),
     };
-    let each = if make.is_some() { 1 } else { 4 };
-    let most = if threads == 1 { 1 } else { (each * threads).div_ceil(plan.shape.batch) };
-    let blocks = team::even((work >> 16).clamp(1, most).min(lines));
+    let most = if threads == 1 { 1 } else { (4 * threads).div_ceil(plan.shape.batch) };
+    let blocks = match make {
+        None => team::even((work >> 16).clamp(1, most).min(lines)),
+        Some(_) => plan.parts_of_made(threads),
+    };
     let job = Job { plan, strides: depthwise.strides, input: there, weights, out, epilogue };
     team::par_for_work(plan.shape.batch * blocks, work * plan.shape.batch, &|task| {
         let (image, lines) = (task / blocks, part(lines, blocks, task % blocks));
@@ -339,7 +342,8 @@ unsafe fn any<S: Simd>(line: &Line) {
     }
 }
 
-/// Kernel width `K` and stride `T` known: an input vector is loaded once and used by all columns whose window holds it.
+/// Kernel width `K` and stride `T` known: in short kernel rows an input vector is loaded once and used by all columns whose window holds
+/// it, in long ones once for each tap (`taps`).
 #[inline(always)]
 unsafe fn sliding<S: Simd, const K: usize, const T: usize>(line: &Line) {
     // SAFETY: the caller guarantees that every pointer is valid for the sizes and strides given.

@@ -92,14 +92,11 @@ pub(crate) unsafe fn run<'a>(
             unsafe { block(&make(product), rows, panels) };
         });
     };
-    let strides: Option<Vec<(isize, isize)>> = (0..count).map(|i| make(i).strides()).collect();
-    let (Some(strides), Copies::Apart(_)) = (strides, like.copies(like.n)) else {
-        run_isa(make);
-        return Ok(());
-    };
     let ld = odd_lines(like.kc);
-    if grid.panel_blocks == 1 || count * like.m * ld > MAX_COPY {
-        // Each task copies the rows that it needs, which no other task copies or which are too many to keep.
+    let apart = matches!(like.copies(like.n), Copies::Apart(_));
+    // Else each task copies the rows that it needs, which no other task copies or which are too many to keep.
+    let kept = apart && grid.panel_blocks > 1 && count * like.m * ld <= MAX_COPY;
+    if !kept || (0..count).any(|i| make(i).strides().is_none()) {
         run_isa(make);
         return Ok(());
     }
@@ -112,7 +109,8 @@ pub(crate) unsafe fn run<'a>(
             // SAFETY: the rows exist in A and in the copy.
             unsafe {
                 let p = make(product);
-                copy_rows(&p, strides[product], &rows, 0, like.kc, copy.row(product, rows.start), ld);
+                let Some(strides) = p.strides() else { return };
+                copy_rows(&p, strides, &rows, 0, like.kc, copy.row(product, rows.start), ld);
             };
         });
         run_isa(&|i| copy.product(make(i), i));

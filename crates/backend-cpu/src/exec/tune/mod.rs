@@ -17,7 +17,7 @@ use kernel_ir::{BufId, Storage};
 
 use super::memory::Block;
 use super::packs::{self, Packed};
-use super::{Buffers, Call, Compiled, ExecError, Op, byte_size};
+use super::{Buffers, Call, Compiled, ExecError, Op, byte_size, chain};
 use crate::clif::{self, Fault};
 use crate::micro::{Way, team};
 pub(super) use table::Table;
@@ -253,13 +253,7 @@ impl Memory {
             Ok(block)
         };
         for (id, buffer) in program.buffers.iter() {
-            // What is between chained steps has no place in the arena.
-            let nowhere = || !program.plan.lives.iter().any(|life| life.buf == id);
-            let own = match buffer.storage {
-                Storage::Input(_) | Storage::Output => true,
-                Storage::Arena => nowhere(),
-                _ => false,
-            };
+            let own = matches!(buffer.storage, Storage::Input(_) | Storage::Output);
             if let (true, Ok(bytes)) = (own, byte_size(buffer, sizes)) {
                 let block = zeroed(bytes)?;
                 buffers.0[BufId::index(id)] = block.ptr();
@@ -272,6 +266,12 @@ impl Memory {
             buffers.0[live.buf.index()] = arena.ptr().wrapping_add(*offset as usize);
         }
         blocks.push(arena);
+        // What lies between chained steps has no place in the arena. Steps run one at a time: they share a block.
+        let between: Vec<BufId> = chain::all_between(&compiled.steps).collect();
+        let bytes = between.iter().map(|b| byte_size(&program.buffers[*b], sizes));
+        let shared = zeroed(bytes.collect::<Result<Vec<_>, _>>()?.into_iter().max().unwrap_or(0))?;
+        between.iter().for_each(|b| buffers.0[b.index()] = shared.ptr());
+        blocks.push(shared);
         let evicted = (0..compiled.threads).map(|_| zeroed(EVICTED)).collect::<Result<_, _>>()?;
         Ok(Memory { buffers, evicted, _blocks: blocks })
     }

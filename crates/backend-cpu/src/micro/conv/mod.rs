@@ -64,6 +64,14 @@ impl ConvPlan {
         matches!(self.reads, Reads::Depthwise(_)) && self.copy.is_none() && dense && flat
     }
 
+    /// The tasks that share an image's lines where these are made: as few as give each thread as much. Lines at the border of two tasks are
+    /// made by both.
+    pub(crate) fn parts_of_made(&self, threads: usize) -> usize {
+        let common =
+            (1..=threads).rev().find(|n| threads.is_multiple_of(*n) && self.shape.batch.is_multiple_of(*n));
+        (threads / common.unwrap_or(1)).clamp(1, self.out[1].max(1))
+    }
+
     /// [`ConvPlan::run`] of an input whose lines are made when they are wanted, so that they are read from the cache.
     ///
     /// # Safety
@@ -93,7 +101,7 @@ impl ConvPlan {
         rows && self.copy.is_none() && self.shape.groups == 1 && self.shape.taps() == 1
     }
 
-    /// Some pixels of an image alone, on the calling thread; `output` is where the image's first pixel is or would be, in rows of
+    /// Some pixels of an image alone; `output` is where the image's first pixel is or would be, in rows of
     /// `row_stride` values, or null as in [`ConvPlan::run_with`]. The epilogue has no residual.
     ///
     /// # Safety
