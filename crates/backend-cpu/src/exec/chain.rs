@@ -13,7 +13,7 @@ use kernel_ir::runtime::{Node, Sizes};
 use kernel_ir::{BufId, Footprint, InstKind, Program, Step, Storage};
 
 use super::control::PlannedStep;
-use super::packs::Packed;
+use super::packs::{Packed, conv_weights};
 use super::template::{ConvOp, Finish};
 use super::{Call, ExecError, Op};
 use crate::micro::{self, Blocks, ConvWeights, Hook, MicroError};
@@ -212,7 +212,7 @@ pub(super) fn run(
         None => op.run(call, own),
         Some(Chained::Left) => Ok(()),
         Some(Chained::After(after)) => {
-            let first = super::conv_weights(all, after.slot);
+            let first = conv_weights(all, after.slot);
             let lost = || op.refused(MicroError::Unsupported("chained convolutions without packed weights"));
             let (first, own) = first.zip(own).ok_or_else(lost)?;
             after.run(op, call, (first, own))

@@ -49,7 +49,7 @@ use crate::micro::team;
 use control::{PlannedStep, Running};
 use cores::wanted_threads;
 use memory::{Arenas, Block, Region, copy_strided};
-use packs::{Packed, number_packs, pack};
+use packs::{Packed, conv_weights, number_packs, pack};
 
 /// Base pointer of each buffer of a program, by number; views hold none.
 struct Buffers(Vec<*mut u8>);
@@ -562,13 +562,6 @@ fn run_alone(op: &Op, call: &Call<'_>, all: &[Option<Packed>]) -> Result<(), Exe
     match op {
         Op::Conv(c, slot) => c.run(call, conv_weights(all, *slot)),
         other => run(other, call, all),
-    }
-}
-
-fn conv_weights(all: &[Option<Packed>], slot: usize) -> Option<&crate::micro::ConvWeights> {
-    match all.get(slot) {
-        Some(Some(Packed::Conv(weights))) => Some(weights),
-        _ => None,
     }
 }
 

@@ -56,6 +56,14 @@ impl Packed {
     }
 }
 
+/// The packed weights of a convolution; `None` where it has none.
+pub(super) fn conv_weights(all: &[Option<Packed>], slot: usize) -> Option<&ConvWeights> {
+    match all.get(slot) {
+        Some(Some(Packed::Conv(weights))) => Some(weights),
+        _ => None,
+    }
+}
+
 /// Numbers the operations that may hold packed weights, nested ones too; returns their number.
 pub(super) fn number_packs(ops: &mut [PlannedStep], next: &mut usize) {
     for planned in ops {
