@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 
 use ir_core::{DType, EntityId};
 use kernel_ir::runtime::{Node, Sizes};
-use kernel_ir::{BufId, Footprint, InstKind, Program, Step, Storage};
+use kernel_ir::{BufId, Footprint, InstKind, Program, Step, Storage, StoreMode};
 
 use super::control::PlannedStep;
 use super::packs::{Packed, conv_weights};
@@ -114,12 +114,12 @@ const LINES_A_BORDER: usize = 4;
 
 /// Where a convolution's epilogue stores its only result, if that is lines of channels in a temporary of its own.
 fn stored(program: &Program, first: &ConvOp) -> Option<Between> {
-    let mut stores = first.conv.epilogue.insts.iter().filter_map(|inst| match &inst.kind {
-        InstKind::Store { buf, index, mask: None, .. } => Some((*buf, index)),
-        InstKind::Store { .. } => None,
-        _ => None,
-    });
-    let ((buf, index), None) = (stores.next()?, stores.next()) else { return None };
+    let mut stores = first.conv.epilogue.insts.iter().filter(|i| matches!(i.kind, InstKind::Store { .. }));
+    let (store, None) = (stores.next()?, stores.next()) else { return None };
+    let InstKind::Store { buf, index, mask: None, mode: StoreMode::Write, .. } = &store.kind else {
+        return None;
+    };
+    let buf = *buf;
     let ranges = &first.conv.epilogue.ranges;
     let [_, channels, _, line] = ranges.iter().map(|r| r.as_const()).collect::<Option<Vec<_>>>()?[..] else {
         return None;
