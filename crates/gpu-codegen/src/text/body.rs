@@ -12,6 +12,7 @@ use kernel_ir::{
 
 use crate::text::index::{Names, Numbers, text};
 use crate::text::ops;
+use crate::text::rough::ends_narrow;
 use crate::text::types::{memory_type, number, value_type};
 use crate::{GenError, TensorMap};
 
@@ -196,12 +197,16 @@ impl BodyWriter<'_> {
                 match divisor(*op, operand, insts, args) {
                     Some(c) => ops::divided_by(&names[0], c, uses)?,
                     None if is_logistic(*op, operand, insts, args) => {
-                        ops::by_reciprocal(&names, is_one(insts, args[0]))
+                        ops::by_reciprocal(&names, is_one(insts, args[0]), ends_narrow(insts, v))
                     }
+                    None if *op == ScalarOp::Exp && ends_narrow(insts, v) => ops::rough_exp(&names),
                     None => ops::apply(*op, operand, &names)?,
                 }
             }
-            InstKind::Cast(a) => format!("to<{ty}>({})", self.name(*a)),
+            InstKind::Cast(a) => match rounded(insts, inst.dtype, *a) {
+                Some(from) => format!("rounded_bf16({})", self.name(from)),
+                None => format!("to<{ty}>({})", self.name(*a)),
+            },
             InstKind::Bitcast(a) => format!("bits_as<{ty}>({})", self.name(*a)),
             InstKind::Reduce { acc, value, position } => {
                 let position = position.map(|p| self.name(p));
@@ -323,6 +328,15 @@ fn is_logistic(op: ScalarOp, dtype: DType, insts: &[Inst], args: &[Val]) -> bool
     let InstKind::Op { op: ScalarOp::Add, args } = &of(by).kind else { return false };
     let positive = |v: &Val| matches!(&of(v).kind, InstKind::Const(c) if c.as_f64() > 1e-18);
     args.iter().any(positive) && args.iter().any(|v| is_op(of(v), ScalarOp::Exp))
+}
+
+/// The `f32` that a cast to `f32` gives back rounded to `bf16`: one instruction where a cast and one back are three.
+fn rounded(insts: &[Inst], dtype: DType, v: Val) -> Option<Val> {
+    let of = |v: Val| &insts[v.0 as usize];
+    match (dtype, of(v).dtype, &of(v).kind) {
+        (DType::F32, DType::BF16, InstKind::Cast(from)) if of(*from).dtype == DType::F32 => Some(*from),
+        _ => None,
+    }
 }
 
 fn is_one(insts: &[Inst], v: Val) -> bool {

@@ -6,6 +6,7 @@ pub(crate) mod checks;
 pub(crate) mod index;
 pub(crate) mod lanes;
 pub(crate) mod ops;
+pub(crate) mod rough;
 pub(crate) mod template;
 pub(crate) mod tiles;
 pub(crate) mod types;

@@ -23,12 +23,19 @@ pub(crate) fn apply(op: ScalarOp, dtype: DType, args: &[String]) -> Result<Strin
     text.ok_or_else(refuse)
 }
 
-/// `x / d` by the reciprocal of `d`, which CUDA approximates; it alone where `x` is 1.
-pub(crate) fn by_reciprocal(args: &[String], one: bool) -> String {
+/// `x / d` by the reciprocal of `d`, which CUDA approximates; it alone where `x` is 1. A rough one may be 0 where it is below
+/// the smallest normal number.
+pub(crate) fn by_reciprocal(args: &[String], one: bool, rough: bool) -> String {
+    let name = if rough { "reciprocal_flushed" } else { "reciprocal" };
     match args {
-        [x, d] if !one => format!("({x} * reciprocal({d}))"),
-        all => format!("reciprocal({})", all.last().map_or("1.0f", String::as_str)),
+        [x, d] if !one => format!("({x} * {name}({d}))"),
+        all => format!("{name}({})", all.last().map_or("1.0f", String::as_str)),
     }
+}
+
+/// `exp(x)` in `f32` to 17 bits or more: the product is rounded before it is an exponent.
+pub(crate) fn rough_exp(args: &[String]) -> String {
+    format!("exp2_flushed({} * 1.4426950408889634f)", args.join(", "))
 }
 
 /// The quotient `x / c` in `f32` by multiplications.

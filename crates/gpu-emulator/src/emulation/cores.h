@@ -91,4 +91,8 @@ static inline float __builtin_amdgcn_exp2f(float x) {
     const float y = exp2f(x);
     return y < 0x1p-126f ? 0.0f : y;
 }
+static inline float __builtin_amdgcn_rcpf(float x) {
+    const float y = 1.0f / x;
+    return fabsf(y) < 0x1p-126f ? 0.0f : y;
+}
 #define __builtin_amdgcn_sched_barrier(what) ((void)0)

@@ -106,12 +106,20 @@ template <int PENDING> DEV void cp_async_wait() { ffx_copy_wait(PENDING); }
 DEV u32 pack_bf16(float low, float high) { return (u32)to_bf16(low).bits | (u32)to_bf16(high).bits << 16; }
 DEV u32 pack_f16(float low, float high) { return (u32)to_f16(low).bits | (u32)to_f16(high).bits << 16; }
 
+DEV u32 low_halves(u32 a, u32 b) { return (a & 0xffffu) | b << 16; }
+DEV u32 high_halves(u32 a, u32 b) { return a >> 16 | (b & 0xffff0000u); }
+
 DEV float exp2_flushed(float x) {
     const float y = exp2f(x);
     return y < 0x1p-126f ? 0.0f : y;
 }
 
 DEV float reciprocal(float x) { return 1.0f / x; }
+
+DEV float reciprocal_flushed(float x) {
+    const float y = 1.0f / x;
+    return fabsf(y) < 0x1p-126f ? 0.0f : y;
+}
 
 DEV void barrier_sync(int number, int threads) { ffx_barrier(number, threads, true); }
 DEV void barrier_arrive(int number, int threads) { ffx_barrier(number, threads, false); }

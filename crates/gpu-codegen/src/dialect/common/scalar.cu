@@ -1,7 +1,5 @@
 // Conversions between number types, and scalar operators that C++ lacks. Included after the vendor's functions.
 
-DEV float widen(bf16 x) { return as_float((u32)x.bits << 16); }
-
 // Rounds to odd, so that a second rounding gives the result of a single one.
 DEV float odd(double x) {
     float y = toward_zero(x);

@@ -33,11 +33,19 @@ DEV u32 pack_bf16(float low, float high) { u32 y; asm("cvt.rn.bf16x2.f32 %0, %1,
 
 DEV u32 pack_f16(float low, float high) { u32 y; asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low)); return y; }
 
+// The low halves of two words, and the high ones, the first word's in the low half.
+DEV u32 low_halves(u32 a, u32 b) { u32 y; asm("prmt.b32 %0, %1, %2, 0x5410;" : "=r"(y) : "r"(a), "r"(b)); return y; }
+
+DEV u32 high_halves(u32 a, u32 b) { u32 y; asm("prmt.b32 %0, %1, %2, 0x7632;" : "=r"(y) : "r"(a), "r"(b)); return y; }
+
 // 2 to the power x, with subnormal results flushed to 0.
 DEV float exp2_flushed(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 
 // 1 / x, off by one unit in the last place at most.
 DEV float reciprocal(float x) { float y; asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+
+// The same, 0 where it is below the smallest normal number.
+DEV float reciprocal_flushed(float x) { float y; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 
 // A float rounded to the nearest tf32 (ties away from zero), as bits.
 DEV u32 to_tf32(float x) { u32 y; asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x)); return y; }

@@ -27,6 +27,9 @@ DEV float exp2_flushed(float x) { return __builtin_amdgcn_exp2f(x); }
 // 1 / x. The instruction for it flushes subnormal results, which reciprocals of large sums of exponentials are.
 DEV float reciprocal(float x) { return 1.0f / x; }
 
+// The same by that instruction.
+DEV float reciprocal_flushed(float x) { return __builtin_amdgcn_rcpf(x); }
+
 // ---- the order of launches: one begins when the one before has ended
 __device__ __forceinline__ void launch_next() {}
 
