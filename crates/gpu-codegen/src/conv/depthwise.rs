@@ -3,15 +3,15 @@
 //! is read once for all of them. Of three dimensions the first is taken slice by slice, as input channels are.
 //!
 //! Here: which convolutions qualify, which tile shapes are tried, and in what order. The text of the kernels is in
-//! `depthwise_text`. Convolutions whose window is larger than their result, such as weight gradients, are in
-//! `depthwise_weight`.
+//! `depthwise_text`. Large windows in 16 bits are also computed by matrix cores (`depthwise_matrix`). Convolutions whose
+//! window is larger than their result, such as weight gradients, are in `depthwise_weight`.
 
 use ir_core::{Atom, DType, SymExpr};
 use kernel_ir::{BufId, Conv, InstKind, Operand, Program, StoreMode};
 
 use crate::address::address;
-use crate::conv::depthwise_text;
 use crate::conv::depthwise_weight::Sums;
+use crate::conv::{depthwise_matrix, depthwise_text};
 use crate::product::tile::{hint, is_multiple};
 use crate::{GenError, Target, Variant};
 
@@ -109,8 +109,14 @@ pub(crate) fn variants(program: &Program, k: &Conv, target: &Target) -> Result<V
         return sums.variants(target);
     }
     let Some(grouped) = Grouped::of(program, k) else { return Ok(Vec::new()) };
-    let forms = grouped.forms(target);
-    forms.into_iter().map(|form| depthwise_text::variant(&grouped, form)).collect()
+    let mut parts = [depthwise_matrix::variants(&grouped, target)?, Vec::new()];
+    for form in grouped.forms(target) {
+        parts[1].push(depthwise_text::variant(&grouped, form)?);
+    }
+    if !depthwise_matrix::come_first(&grouped) {
+        parts.reverse();
+    }
+    Ok(parts.concat())
 }
 
 /// Whether these kernels support the convolution; they are then preferred to a library's.
@@ -275,7 +281,7 @@ impl<'a> Grouped<'a> {
     }
 
     /// Whether the input's address is a multiple of `n` elements wherever the index along `along` is.
-    fn steps_are_multiples(&self, along: usize, n: i64) -> bool {
+    pub(crate) fn steps_are_multiples(&self, along: usize, n: i64) -> bool {
         let input = &self.k.input;
         let moving = (0..input.sizes.len()).filter(|&d| d != along && input.sizes[d] != SymExpr::ONE);
         input.strides[along] == SymExpr::ONE

@@ -3,6 +3,8 @@
 //! supported. A transposed convolution with a stride is split into plain ones. The epilogue is fused in all.
 
 pub(crate) mod depthwise;
+pub(crate) mod depthwise_matrix;
+pub(crate) mod depthwise_matrix_text;
 pub(crate) mod depthwise_text;
 pub(crate) mod depthwise_weight;
 pub(crate) mod depthwise_weight_text;

@@ -20,7 +20,9 @@ pub(crate) fn ends_narrow(insts: &[Inst], v: Val) -> bool {
         let inst = &insts[n];
         let rounded = match &inst.kind {
             InstKind::Cast(_) => inst.dtype.is_float() && inst.dtype.size() == 2,
-            InstKind::Op { op, .. } => inst.dtype == DType::F32 && keeps_roughness(*op) && used[n] && !whole[n],
+            InstKind::Op { op, .. } => {
+                inst.dtype == DType::F32 && keeps_roughness(*op) && used[n] && !whole[n]
+            }
             _ => false,
         };
         inst.kind.for_each_val(&mut |a| {

@@ -313,3 +313,40 @@ fn gradients_to_weights() {
         gradient("line", dtype, &line, last);
     }
 }
+
+#[test]
+fn matrix_cores() {
+    for dtype in [BF16, F16] {
+        let line = |size, window: i64, before| Shapes {
+            counts: [5, 24, 24, 24],
+            size: vec![size],
+            window: vec![window],
+            stride: vec![1],
+            padding: vec![(before, window - 1 - before)],
+            dilation: vec![1],
+            transposed: false,
+        };
+        let dilated = Shapes {
+            dilation: vec![3, 2],
+            padding: vec![(0, 0), (5, 4)],
+            ..Shapes::square([2, 16, 16, 16], [21, 30], 5)
+        };
+        let back = Shapes { padding: vec![(1, 0), (4, 2)], transposed: true, ..dilated.clone() };
+        let flat = Shapes { window: vec![2, 13], padding: vec![(1, 0), (7, 2)], ..dilated.clone() };
+        for (name, s) in [
+            ("many images", Shapes::square([5, 24, 24, 24], [7, 7], 7)),
+            ("bands of rows", Shapes::square([1, 16, 16, 16], [35, 41], 5)),
+            ("wide", Shapes::square([1, 8, 8, 8], [17, 75], 9)),
+            ("more than a fragment wide", Shapes::square([1, 16, 16, 16], [9, 150], 5)),
+            ("dilated", dilated),
+            ("flat", flat),
+            ("turned", back),
+            ("line", line(50, 31, 15)),
+            ("causal line", line(300, 25, 24)),
+        ] {
+            let names = convolution(name, dtype, &s, [true; 2]);
+            let matrix = |n: &String| n.starts_with("depthwise_mma_");
+            assert!(names.is_empty() || names.iter().any(matrix), "{name}: {names:?}");
+        }
+    }
+}
