@@ -12,7 +12,7 @@ use kernel_ir::{
 
 use crate::text::index::{Names, Numbers, text};
 use crate::text::ops;
-use crate::text::rough::ends_narrow;
+use crate::text::rough::{ends_narrow, may_be_rough};
 use crate::text::types::{memory_type, number, value_type};
 use crate::{GenError, TensorMap};
 
@@ -199,8 +199,10 @@ impl BodyWriter<'_> {
                     None if is_logistic(*op, operand, insts, args) => {
                         ops::by_reciprocal(&names, is_one(insts, args[0]), ends_narrow(insts, v))
                     }
-                    None if *op == ScalarOp::Exp && ends_narrow(insts, v) => ops::rough_exp(&names),
-                    None => ops::apply(*op, operand, &names)?,
+                    None => match ops::rough(*op, &names).filter(|_| may_be_rough(insts, v)) {
+                        Some(rough) => rough,
+                        None => ops::apply(*op, operand, &names)?,
+                    },
                 }
             }
             InstKind::Cast(a) => match rounded(insts, inst.dtype, *a) {

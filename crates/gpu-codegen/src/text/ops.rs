@@ -33,9 +33,15 @@ pub(crate) fn by_reciprocal(args: &[String], one: bool, rough: bool) -> String {
     }
 }
 
-/// `exp(x)` in `f32` to 17 bits or more: the product is rounded before it is an exponent.
-pub(crate) fn rough_exp(args: &[String]) -> String {
-    format!("exp2_flushed({} * 1.4426950408889634f)", args.join(", "))
+/// A function in `f32` to some 17 bits, where there is one that is quicker than with all digits.
+pub(crate) fn rough(op: ScalarOp, args: &[String]) -> Option<String> {
+    let all = args.join(", ");
+    match op {
+        // The product is rounded before it is an exponent.
+        ScalarOp::Exp => Some(format!("exp2_flushed({all} * 1.4426950408889634f)")),
+        ScalarOp::Erf => Some(format!("rough_erf({all})")),
+        _ => None,
+    }
 }
 
 /// The quotient `x / c` in `f32` by multiplications.

@@ -34,6 +34,25 @@ pub(crate) fn ends_narrow(insts: &[Inst], v: Val) -> bool {
     used[first] && !whole[first]
 }
 
+/// Whether a function may be computed to some 17 bits. An error function must be added to a number, as in a GELU: near 0 the
+/// rough one is off by as much as elsewhere, which is many of its own digits.
+pub(crate) fn may_be_rough(insts: &[Inst], v: Val) -> bool {
+    let InstKind::Op { op, .. } = &insts[v.0 as usize].kind else { return false };
+    ends_narrow(insts, v) && (*op != ScalarOp::Erf || is_added_to_a_number(insts, v))
+}
+
+fn is_added_to_a_number(insts: &[Inst], v: Val) -> bool {
+    let number = |a: &Val| matches!(&insts[a.0 as usize].kind, InstKind::Const(c) if c.as_f64().abs() >= 0.5);
+    insts[v.0 as usize..].iter().all(|inst| {
+        let mut reads = false;
+        inst.kind.for_each_val(&mut |a| reads |= a == v);
+        match &inst.kind {
+            InstKind::Op { op: ScalarOp::Add, args } => !reads || args.iter().any(number),
+            _ => !reads,
+        }
+    })
+}
+
 fn keeps_roughness(op: ScalarOp) -> bool {
     use ScalarOp as O;
     matches!(op, O::Add | O::Sub | O::Mul | O::Div | O::Neg | O::Abs | O::Max | O::Min | O::Select)
