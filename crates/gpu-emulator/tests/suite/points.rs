@@ -112,3 +112,23 @@ fn sums_of_turned_columns() {
     }
     c.check_twice(&emulator);
 }
+
+/// Functions whose results have 16 bits are computed to some 17 bits, those in `f32` to all: over the whole range, beyond it,
+/// and of no number.
+#[test]
+fn logistic_functions_and_gelus() {
+    let Some(emulator) = emulator() else { return };
+    let mut c = Case::new("functions");
+    for dtype in [BF16, F16, F32] {
+        let x = c.input(dtype, &[2, 2048], |i| match i {
+            0 => f64::NAN,
+            1 => f64::INFINITY,
+            2 => f64::NEG_INFINITY,
+            _ => (-1f64).powi(i as i32 % 2) * 2f64.powf(i as f64 / 4096.0 * 24.0 - 17.0),
+        });
+        for target in ["aten.sigmoid.default", "aten.silu.default", "aten.gelu.default"] {
+            c.shows(target, vec![x.into()]);
+        }
+    }
+    c.check(&emulator);
+}
