@@ -25,6 +25,3 @@ template <class E, int N> DEV void widened(float *out, const Packed<E, N> &from)
     }
 }
 template <class I> DEV bool within(I x, I size) { return x >= 0 && x < size; }
-
-// Makes the compiler keep a number that it could compute again, slowly, wherever it is used.
-#define KEPT(x) asm volatile("" : "+r"(x))

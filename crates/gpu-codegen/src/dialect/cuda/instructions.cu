@@ -38,6 +38,9 @@ DEV u32 low_halves(u32 a, u32 b) { u32 y; asm("prmt.b32 %0, %1, %2, 0x5410;" : "
 
 DEV u32 high_halves(u32 a, u32 b) { u32 y; asm("prmt.b32 %0, %1, %2, 0x7632;" : "=r"(y) : "r"(a), "r"(b)); return y; }
 
+// Makes the compiler keep a number that it could compute again, slowly, wherever it is used.
+#define KEPT(x) asm volatile("" : "+r"(x))
+
 // 2 to the power x, with subnormal results flushed to 0.
 DEV float exp2_flushed(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 
