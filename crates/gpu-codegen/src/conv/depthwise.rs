@@ -121,7 +121,8 @@ pub(crate) fn variants(program: &Program, k: &Conv, target: &Target) -> Result<V
 
 /// Whether these kernels support the convolution; they are then preferred to a library's.
 pub(crate) fn supports(program: &Program, k: &Conv, target: &Target) -> bool {
-    Sums::of(program, k).is_some() || Grouped::of(program, k).is_some_and(|g| !g.forms(target).is_empty())
+    let any = |g: Grouped<'_>| !g.forms(target).is_empty() || depthwise_matrix::supports(&g, target);
+    Sums::of(program, k).is_some() || Grouped::of(program, k).is_some_and(any)
 }
 
 /// Whether operands of these dtypes are multiplied in single precision.

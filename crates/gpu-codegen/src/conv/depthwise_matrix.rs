@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 
 use ir_core::DType;
 
-use crate::conv::depthwise::{Grouped, div_ceil, round_up};
+use crate::conv::depthwise::{Grouped, Line, div_ceil, round_up};
 use crate::conv::depthwise_matrix_text;
 use crate::product::tile::is_multiple;
 use crate::{GenError, Target, Variant};
@@ -25,7 +25,7 @@ pub(crate) const VECTOR: i64 = 8;
 pub(crate) const WAVE: i64 = 32;
 /// Warps of a multiprocessor, and those per block that are tried.
 const RESIDENT: i64 = 16;
-const WARPS: [i64; 3] = [16, 8, 4];
+const WARPS: [i64; 3] = [8, 16, 4];
 /// Turns whose rows of the input are on their way or in use: the first for which there is memory.
 const DEPTHS: [i64; 3] = [8, 4, 2];
 /// Registers of a thread for the sums and band matrices of its warp's channels: what is aimed at, and the most.
@@ -34,7 +34,8 @@ const MAX_REGISTERS: i64 = 150;
 /// Most bytes of shared memory of the blocks of a multiprocessor.
 const MAX_SHARED: i64 = 220 * 1024;
 /// Points of a window from which it pays: below, a band matrix is mostly zeros. Measured on an H200 with batches of 64: 3×3
-/// takes 1.0 to 1.9 of the time of plain arithmetic, 5×5 and 7×7 0.6 to 0.9, and strides of 2 1.4 to 1.6.
+/// takes 1.0 to 1.9 of the time of plain arithmetic, 5×5 and 7×7 0.6 to 0.9 (5×5 on 7×7 pixels 1.4), strides of 2 1.4 to 1.6,
+/// and 5×5 with rows two apart, whose sums are of twice as many rows at a time, 1.3.
 const MIN_TAPS: i64 = 25;
 /// Multiplications of the whole convolution from which these kernels come first: each block has to lay out its weights and
 /// fill its ring before it computes.
@@ -64,18 +65,10 @@ pub(crate) struct Form {
     pub(crate) most: i64,
 }
 
-/// A direction of a plain convolution; a transposed one with stride 1 is one with its window turned round.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Line {
-    pub(crate) window: i64,
-    pub(crate) dilation: i64,
-    /// Zeros before the first element.
-    pub(crate) before: i64,
-}
-
 /// A depthwise convolution that matrix cores compute.
 pub(crate) struct Banded<'a> {
     pub(crate) of: &'a Grouped<'a>,
+    /// Those of a plain convolution; a transposed one with stride 1 is one with its window turned round.
     pub(crate) lines: [Line; 2],
 }
 
@@ -90,13 +83,12 @@ impl<'a> Banded<'a> {
         if !features.mma || !features.cp_async || !narrow || !depthwise || !vectors {
             return None;
         }
-        if of.lines.iter().any(|l| l.stride > 1) || of.taps() < MIN_TAPS {
+        if of.lines.iter().any(|l| l.stride > 1) || of.lines[0].dilation > 1 || of.taps() < MIN_TAPS {
             return None;
         }
         let lines = of.lines.map(|l| {
             let turned = (l.window - 1) * l.dilation - l.before;
-            let before = if k.transposed { turned } else { l.before };
-            Line { window: l.window, dilation: l.dilation, before }
+            Line { before: if k.transposed { turned } else { l.before }, ..l }
         });
         Some(Banded { of, lines })
     }
@@ -107,15 +99,10 @@ impl<'a> Banded<'a> {
         div_ceil(COLUMNS + (across.window - 1) * across.dilation, 2 * COLUMNS)
     }
 
-    /// Rows of the result that a row of the input may contribute to: so many sums are open at a time.
-    pub(crate) fn ages(&self) -> i64 {
-        let [down, _] = self.lines;
-        (down.window - 1) * down.dilation + 1
-    }
-
-    /// Registers for the sums and band matrices of a channel.
+    /// Registers for the sums and band matrices of a channel: the sums of as many rows are open at a time as the window has.
     fn registers(&self) -> i64 {
-        4 * self.ages() + 2 * self.steps() * self.lines[0].window + 4 * self.steps()
+        let high = self.lines[0].window;
+        4 * high + 2 * self.steps() * high + 4 * self.steps()
     }
 
     /// The shapes, best first by estimate.
@@ -169,12 +156,20 @@ impl<'a> Banded<'a> {
         let multiprocessors = i64::from(target.multiprocessors.max(1));
         let slots = multiprocessors * form.beside();
         let most = (slots / groups).clamp(1, patches);
-        let turns = div_ceil(patches, most) * (form.high + self.ages() - 1);
+        let turns = div_ceil(patches, most) * (form.high + self.lines[0].window - 1);
         let blocks = groups * most;
         let warps = div_ceil(blocks, multiprocessors).min(form.beside()) * form.warps;
-        let turn = (75 * warps).max(600);
-        ((div_ceil(blocks, slots) * (7000 + turns * turn)) as f64, most)
+        // Eight channels are half a sector of memory.
+        let sectors = if form.channels() > VECTOR { 1.0 } else { 1.5 };
+        let turn = sectors * (75 * warps).max(600) as f64;
+        (div_ceil(blocks, slots) as f64 * (7000.0 + turns as f64 * turn), most)
     }
+}
+
+/// Whether there are candidates.
+pub(crate) fn supports(of: &Grouped<'_>, target: &Target) -> bool {
+    Banded::of(of, target)
+        .is_some_and(|b| depthwise_matrix_text::has_vectors(&b) && !b.forms(target).is_empty())
 }
 
 /// Whether the convolution is so large that these kernels come before plain arithmetic.

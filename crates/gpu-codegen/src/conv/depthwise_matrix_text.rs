@@ -28,6 +28,11 @@ pub(crate) fn variant(of: &Banded<'_>, form: Form) -> Result<Option<Variant>, Ge
     Ok(Some(Variant::single(form.name(), text.kernel()?)))
 }
 
+/// Whether results can be stored as vectors of channels.
+pub(crate) fn has_vectors(of: &Banded<'_>) -> bool {
+    vectors(of).is_some()
+}
+
 /// How many adjacent channels are stored at once, and the vectors of the epilogue.
 fn vectors(of: &Banded<'_>) -> Option<(i64, BTreeMap<BufId, SymExpr>)> {
     let (program, k) = (of.of.program, of.of.k);
@@ -99,11 +104,11 @@ impl<'a> Text<'a> {
         let [along_images, along_rows, along_cols] = self.patches().map(|n| self.expr(&n));
         Ok(format!(
             "typedef {ty} E;
-constexpr int KH = {kh}, KW = {kw}, DY = {dy}, DX = {dx}, STEPS = {steps}, AGES = {ages}, BAND = {band};
+constexpr int KH = {kh}, KW = {kw}, DX = {dx}, STEPS = {steps}, BAND = {band};
 constexpr int IMAGES = {image_count}, BANDS = {bands}, TILES = {tiles}, HIGH = {band_rows}, EACH = {each}, CHANNELS = {all}, THREADS = {threads};
 constexpr int SEGMENTS = IMAGES * BANDS, PAIRS = {pairs}, PITCH = {pitch}, VECTORS = CHANNELS / {VECTOR}, DEPTH = {depth};
 constexpr int ITEMS = SEGMENTS * PAIRS * VECTORS, PLANE = SEGMENTS * PITCH, TURNED = {turned};
-constexpr int POINT = CHANNELS + {SUMS_GAP}, LINE = {COLUMNS} * POINT + {gap}, WIDTH = {gap}, LANES = {lanes}, TURNS = HIGH + AGES - 1;
+constexpr int POINT = CHANNELS + {SUMS_GAP}, LINE = {COLUMNS} * POINT + {gap}, WIDTH = {gap}, LANES = {lanes}, TURNS = HIGH + KH - 1;
 DYNAMIC_SHARED(memory);
 Quad *ring = (Quad *)memory;
 u16 *turned = (u16 *)(memory + {at_turned}), *bands = (u16 *)(memory + {at_window});
@@ -118,10 +123,8 @@ const int lane = thread % {WAVE}, warp = thread / {WAVE}, group = lane / 4, pair
 ",
             kh = down.window,
             kw = across.window,
-            dy = down.dilation,
             dx = across.dilation,
             steps = of.steps(),
-            ages = of.ages(),
             band = form.band(of),
             image_count = form.images,
             bands = form.bands,
@@ -296,7 +299,7 @@ turn_round(0);
 idx patch = first, image0 = 0, row0 = 0, tile0 = 0, was_image = 0, was_row = 0, was_tile = 0;
 int turn = 0, was_turn = -1;
 place(patch, image0, row0, tile0);
-float acc[EACH][AGES][4];
+float acc[EACH][KH][4];
 #pragma unroll 1
 for (int now = 0; ; ++now) {{
 block_sync();
@@ -309,7 +312,7 @@ if (turn == 0) {{
 #pragma unroll
 for (int c = 0; c < EACH; ++c)
 #pragma unroll
-for (int age = 0; age < AGES; ++age)
+for (int age = 0; age < KH; ++age)
 #pragma unroll
 for (int n = 0; n < 4; ++n) acc[c][age][n] = 0.0f;
 }}
@@ -350,14 +353,13 @@ for (int n = 0; n < STEPS; ++n) ldmatrix_x4(a[c][n], own + now % 2 * TURNED + c 
 #pragma unroll
 for (int c = 0; c < EACH; ++c)
 #pragma unroll
-for (int age = AGES - 1; age >= 0; --age) {
+for (int age = KH - 1; age >= 0; --age) {
 float sum[4] = {acc[c][age][0], acc[c][age][1], acc[c][age][2], acc[c][age][3]};
-if (age % DY == 0)
 #pragma unroll
-for (int n = 0; n < STEPS; ++n) MmaOf<E>::run(sum, a[c][n], band[c][age / DY][n]);
+for (int n = 0; n < STEPS; ++n) MmaOf<E>::run(sum, a[c][n], band[c][age][n]);
 #pragma unroll
 for (int n = 0; n < 4; ++n) {
-if (age == AGES - 1) done[c][n] = sum[n];
+if (age == KH - 1) done[c][n] = sum[n];
 else acc[c][age + 1][n] = sum[n];
 if (age == 0) acc[c][0][n] = 0.0f;
 }
@@ -385,14 +387,14 @@ if (age == 0) acc[c][0][n] = 0.0f;
             }
         }
         Ok(format!(
-            "if (was_turn >= AGES - 1) {{
+            "if (was_turn >= KH - 1) {{
 constexpr int VECTORS_OUT = CHANNELS / LANES;
 const float *sums = all_sums + (now + 1) % 2 * ({PIECES} * LINE);
 #pragma unroll {unroll}
 for (int n = 0; n < {results} / THREADS; ++n) {{
 const int e = n * THREADS + thread, col = e % {COLUMNS}, vector = e / (2 * {COLUMNS}) % VECTORS_OUT;
 const int piece = e / (2 * {COLUMNS} * VECTORS_OUT) * 2 + e / {COLUMNS} % 2, segment = piece / TILES;
-const int row = segment % BANDS * HIGH + was_turn - (AGES - 1);
+const int row = segment % BANDS * HIGH + was_turn - (KH - 1);
 const idx i0 = was_image + segment / BANDS, lane0_1 = channel0 + vector * LANES;
 const idx y = was_row + row, x = (was_tile + piece % TILES) * {COLUMNS} + col;
 {places}if (segment < SEGMENTS && i0 < images && y < high && x < wide && lane0_1 < channels) {{

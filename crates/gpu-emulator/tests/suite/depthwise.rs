@@ -327,7 +327,7 @@ fn matrix_cores() {
             transposed: false,
         };
         let dilated = Shapes {
-            dilation: vec![3, 2],
+            dilation: vec![1, 2],
             padding: vec![(0, 0), (5, 4)],
             ..Shapes::square([2, 16, 16, 16], [21, 30], 5)
         };
