@@ -99,8 +99,9 @@ pub(crate) fn realize(defs: &mut Defs) {
                 defs.get_mut(id).realized = wanted;
             }
             DefKind::Template(spec) => {
-                let operands = template_operands(spec);
+                let (operands, rows) = (template_operands(spec), attention_rows(spec));
                 realize_operands(defs, &operands);
+                rows.into_iter().for_each(|v| with_rows_inside(defs, v));
                 defs.get_mut(id).realized = true;
             }
             DefKind::Extern { op, inputs, .. } => {
@@ -204,6 +205,28 @@ fn in_rows(defs: &mut Defs, operands: &[BufId]) {
         if !fits && !fixed {
             (def.realized, def.strides) = (true, rows);
         }
+    }
+}
+
+/// What attention reads by rows: queries, keys and values.
+fn attention_rows(spec: &TemplateSpec) -> Vec<BufId> {
+    match spec {
+        TemplateSpec::Attention { q, k, v, .. } => [q, k, v].map(|of| BufId(of.0)).to_vec(),
+        _ => Vec::new(),
+    }
+}
+
+/// Lays out an operand of attention so that the elements of a row are neighbours, as its kernels load them: attention over channels has
+/// its tokens there, which lie apart. It is read several times, so that one copy costs less. What the caller has a part in keeps its
+/// strides.
+fn with_rows_inside(defs: &mut Defs, v: BufId) {
+    let Some(operand) = affine::operand(defs, v) else { return };
+    let apart = operand.strides.last() != Some(&SymExpr::ONE) && operand.sizes.last() != Some(&SymExpr::ONE);
+    let def = defs.get_mut(v);
+    let fixed = matches!(def.kind, DefKind::Input | DefKind::Constant) || def.output;
+    if apart && !fixed {
+        let order: Vec<usize> = (0..def.sizes.len()).collect();
+        (def.strides, def.realized) = (dense(&def.sizes, &order), true);
     }
 }
 

@@ -1,20 +1,21 @@
 //! Stages of a loop kernel that do not need its few outer points: a kernel that scans sixteen rows and then looks at every
 //! element of something that the sums select keeps sixteen blocks busy, where the second part alone fills the device. So does one
-//! that draws a number for each of sixteen images and then multiplies every pixel by its image's.
+//! that draws a number for each of sixteen images and then multiplies every pixel by its image's. One that makes a factor for each
+//! image and channel and multiplies every token by it would read tokens across memory, and none of them side by side.
 //!
 //! Not here: reductions whose outer points are few, which blocks share (`reduce`), and scans (`scan`).
 
 use kernel_ir::{InstKind, LoopKernel, Program, Stage};
 
-use crate::loops::{SHORT, hint};
+use crate::loops::{SHORT, along_outer, hint};
 use crate::text::template::volume;
 use crate::{GenError, Target, Variant};
 
 /// Points of a stage from which a launch of its own is worth it.
 const ENOUGH: i64 = 64 * 1024;
 
-/// Two kernels, where a kernel has few outer points, scans these or has little to do for each, and its last stage has no reduction
-/// and many points: all before it, and the points of that stage as a kernel without a loop.
+/// Two kernels, where a kernel has few outer points or those alone are contiguous, scans these or has little to do for each, and its
+/// last stage has no reduction and many points: all before it, and the points of that stage as a kernel without a loop.
 pub(crate) fn apart(program: &Program, k: &LoopKernel, target: &Target) -> Option<[LoopKernel; 2]> {
     let (last, before) = k.stages.split_last()?;
     let outer = hint(program, &volume(&k.outer));
@@ -22,7 +23,8 @@ pub(crate) fn apart(program: &Program, k: &LoopKernel, target: &Target) -> Optio
     let few = outer < i64::from(target.multiprocessors);
     let scans = before.iter().flat_map(|s| &s.insts).any(|i| matches!(i.kind, InstKind::Scan { .. }));
     let little = !before.is_empty() && before.iter().all(|s| hint(program, &volume(&s.inner)) <= SHORT);
-    if !(scans || little) || last.inner.is_empty() || !few || points < ENOUGH || !reads_memory_alone(last) {
+    let suits = (few && (scans || little)) || (little && along_outer(program, k));
+    if !suits || last.inner.is_empty() || points < ENOUGH || !reads_memory_alone(last) {
         return None;
     }
     let mut first = k.clone();

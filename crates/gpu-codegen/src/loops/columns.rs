@@ -10,6 +10,7 @@ use std::fmt::Write;
 use ir_core::{Atom, SymExpr};
 use kernel_ir::{BufId, InstKind, LoopKernel, Program, Stage, StoreMode};
 
+use crate::address::address;
 use crate::loops::accumulate::{Group, Reduction, groups, kept, made, read_back, scratch};
 use crate::loops::moments::Pair;
 use crate::loops::{LoopEffects, declare, divides, hint};
@@ -118,6 +119,7 @@ impl<'a> Columns<'a> {
     /// The memory of a stage that can be accessed as vectors of `lanes` columns.
     fn walked(&self, stage: &Stage, lanes: i64) -> Vec<VectorAccess> {
         let mut out: BTreeMap<BufId, Option<VectorAccess>> = BTreeMap::new();
+        let extents: Vec<SymExpr> = self.k.outer.iter().chain(&stage.inner).cloned().collect();
         for inst in &stage.insts {
             let (buf, index, stores, plain) = match &inst.kind {
                 InstKind::Load { buf, index, mask } => (*buf, index, false, mask.is_none()),
@@ -127,7 +129,7 @@ impl<'a> Columns<'a> {
                 _ => continue,
             };
             let root = self.program.root(buf);
-            let address = self.program.buffers[buf].address(index);
+            let address = address(self.program, buf, index, &extents);
             let same_type = self.program.buffers[buf].dtype == self.program.buffers[root].dtype;
             if !plain || !same_type || !self.is_contiguous(&address, lanes) {
                 out.insert(root, None);

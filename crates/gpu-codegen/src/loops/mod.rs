@@ -31,6 +31,7 @@ use kernel_ir::collapse::collapsed;
 use kernel_ir::part::parted;
 use kernel_ir::{AccDecl, AccId, InstKind, LoopKernel, Program, ReduceOp, Stage};
 
+use crate::address::address;
 use crate::loops::accumulate::{Reduction, made};
 use crate::loops::flat::Flat;
 use crate::loops::known::with_known_values;
@@ -174,9 +175,10 @@ pub(crate) fn along_outer(program: &Program, k: &LoopKernel) -> bool {
     let (mut along, mut across) = (0i64, 0i64);
     for stage in k.stages.iter().filter(|s| !s.inner.is_empty()) {
         let inner = (k.outer.len() + stage.inner.len() - 1) as u32;
+        let extents: Vec<SymExpr> = k.outer.iter().chain(&stage.inner).cloned().collect();
         for inst in &stage.insts {
             let InstKind::Load { buf, index, .. } = &inst.kind else { continue };
-            let address = program.buffers[*buf].address(index);
+            let address = address(program, *buf, index, &extents);
             let unit =
                 |v: u32| address.affine_in(&Atom::Loop(v)).is_some_and(|(coef, _)| coef == SymExpr::ONE);
             // A number that every point of a row shares is read often, but from few places.

@@ -7,7 +7,7 @@
 
 use std::fmt::Write;
 
-use ir_core::{Atom, Scalar, SymExpr};
+use ir_core::{Atom, DType, Scalar, SymExpr};
 use kernel_ir::{AccId, BufId, Inst, InstKind, LoopKernel, Program, ScalarOp, Stage, StoreMode, Val};
 
 use crate::address::address;
@@ -203,7 +203,7 @@ impl<'a> Wide<'a> {
                         true => Kind::Each,
                     }
                 }
-                InstKind::Store { buf, index, mask, mode: StoreMode::Write, .. } => {
+                InstKind::Store { buf, index, mask, mode, .. } if self.moves_at_once(*buf, *mode) => {
                     let uniform = mask.is_none_or(|m| out[m.0 as usize] == Kind::Once);
                     let mut fixed = true;
                     index.iter().for_each(|e| {
@@ -228,6 +228,15 @@ impl<'a> Wide<'a> {
             out.push(kind);
         }
         out
+    }
+
+    /// Whether a store of this mode has a form for several adjacent elements: sums of floats of up to 32 bits have, those of other
+    /// dtypes are atomics of single elements.
+    fn moves_at_once(&self, buf: BufId, mode: StoreMode) -> bool {
+        let root = self.program.root(buf);
+        mode == StoreMode::Write
+            || (mode == StoreMode::Add
+                && matches!(self.program.buffers[root].dtype, DType::F32 | DType::F16 | DType::BF16))
     }
 
     /// Whether a comparison of an index with a constant has one result for all points of a thread: the result changes between
@@ -474,13 +483,16 @@ impl<'a> Wide<'a> {
             true => String::new(),
             false => format!("if ({}) ", conditions.join(" && ")),
         };
-        let truth = dtype == ir_core::DType::Bool;
-        if let InstKind::Store { value, .. } = &inst.kind {
+        let truth = dtype == DType::Bool;
+        if let InstKind::Store { value, mode, .. } = &inst.kind {
             uses.written.insert(root);
             let cast = if truth { "(u8)" } else { "" };
             let _ = writeln!(once, "{ty} y{name};");
             let _ = writeln!(each, "y{name}.v[u] = {cast}{};", writer.name(*value));
-            let _ = writeln!(after, "{condition}*({ty} *)({memory} + {address}) = y{name};");
+            let _ = match mode {
+                StoreMode::Write => writeln!(after, "{condition}*({ty} *)({memory} + {address}) = y{name};"),
+                _ => writeln!(after, "{condition}add_vector({memory} + {address}, y{name});"),
+            };
             return Ok(());
         }
         uses.loaded.insert(root);

@@ -111,6 +111,11 @@ DEV u32 high_halves(u32 a, u32 b) { return a >> 16 | (b & 0xffff0000u); }
 
 #define KEPT(x) ((void)0)
 
+template <class T, int N> DEV void add_vector(T *p, const Vec<T, N> &x) {
+    ffx_aligned(p, N * (int)sizeof(T));
+    for (int u = 0; u < N; ++u) atomic<SUM, T>(p + u, x.v[u]);
+}
+
 DEV float exp2_flushed(float x) {
     const float y = exp2f(x);
     return y < 0x1p-126f ? 0.0f : y;

@@ -132,3 +132,21 @@ fn logistic_functions_and_gelus() {
     }
     c.check(&emulator);
 }
+
+/// Rows that are added at indices from data, several of them at one place: the adjacent numbers of a row at once, where rows are whole
+/// vectors. The numbers are whole, so that sums are exact in any order.
+#[test]
+fn rows_added_at_indices() {
+    let Some(emulator) = emulator() else { return };
+    for (dtype, width, way) in
+        [(F32, 64, "wide_4"), (F32, 26, "wide_2"), (BF16, 64, "wide_8"), (F16, 36, "wide_4"), (F64, 8, "loop")]
+    {
+        let rows = 40_000 * 8 / width;
+        let mut c = Case::new("rows_added");
+        let table = c.input(dtype, &[50, width], |i| (i % 7) as f64);
+        let at = c.input(I64, &[rows], |i| (i * i % 41) as f64);
+        let given = c.input(dtype, &[rows, width], |i| (i % 4 % 3) as f64 - 1.0);
+        c.shows("aten.index_add.default", vec![table.into(), 0i64.into(), at.into(), given.into()]);
+        c.check_candidates(&emulator, &[way]);
+    }
+}

@@ -153,3 +153,38 @@ template <int W, int PARTS, int FLOATS> DEV Vec<float, W> cluster_load(const flo
             : "=f"(x.v[0]), "=f"(x.v[1]), "=f"(x.v[2]), "=f"(x.v[3]) : "r"(at) : "memory");
     return x;
 }
+
+// Adds to adjacent numbers of global memory, each atomically; the first one's address is a multiple of the vector's bytes.
+#if __CUDA_ARCH__ >= 900
+DEV void add_vector(float *p, const Vec<float, 4> &x) {
+    asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" :: "l"(__cvta_generic_to_global(p)), "f"(x.v[0]), "f"(x.v[1]), "f"(x.v[2]), "f"(x.v[3]) : "memory");
+}
+DEV void add_vector(float *p, const Vec<float, 2> &x) {
+    asm volatile("red.global.add.v2.f32 [%0], {%1, %2};" :: "l"(__cvta_generic_to_global(p)), "f"(x.v[0]), "f"(x.v[1]) : "memory");
+}
+#define ADD_HALVES(T, PAIR) \
+    DEV void add_vector(T *p, const Vec<T, 8> &x) { \
+        const u32 *w = (const u32 *)x.v; \
+        asm volatile("red.global.add.noftz.v4." PAIR " [%0], {%1, %2, %3, %4};" :: "l"(__cvta_generic_to_global(p)), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]) : "memory"); \
+    } \
+    DEV void add_vector(T *p, const Vec<T, 4> &x) { \
+        const u32 *w = (const u32 *)x.v; \
+        asm volatile("red.global.add.noftz.v2." PAIR " [%0], {%1, %2};" :: "l"(__cvta_generic_to_global(p)), "r"(w[0]), "r"(w[1]) : "memory"); \
+    } \
+    DEV void add_vector(T *p, const Vec<T, 2> &x) { \
+        asm volatile("red.global.add.noftz." PAIR " [%0], %1;" :: "l"(__cvta_generic_to_global(p)), "r"(*(const u32 *)x.v) : "memory"); \
+    }
+ADD_HALVES(bf16, "bf16x2")
+ADD_HALVES(f16, "f16x2")
+#else
+template <class T, int N> DEV void add_vector(T *p, const Vec<T, N> &x) {
+    #pragma unroll
+    for (int u = 0; u < N; ++u) atomic<SUM, T>(p + u, x.v[u]);
+}
+#endif
+
+// One number of 16 bits; the instruction rounds as a sum of the widened numbers is rounded.
+#if __CUDA_ARCH__ >= 900
+template <> __device__ __forceinline__ void atomic<SUM, bf16>(bf16 *p, bf16 x) { asm volatile("red.add.noftz.bf16 [%0], %1;" :: "l"(p), "h"(bits_as<u16>(x)) : "memory"); }
+template <> __device__ __forceinline__ void atomic<SUM, f16>(f16 *p, f16 x) { asm volatile("red.add.noftz.f16 [%0], %1;" :: "l"(p), "h"(bits_as<u16>(x)) : "memory"); }
+#endif

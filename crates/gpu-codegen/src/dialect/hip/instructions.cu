@@ -37,3 +37,9 @@ __device__ __forceinline__ void launch_wait() {}
 
 // There are no clusters: this is declared for helpers that mention it.
 template <int W, int PARTS, int FLOATS> DEV Vec<float, W> cluster_load(const float *, const float *, int);
+
+// Adds to adjacent numbers, each atomically.
+template <class T, int N> DEV void add_vector(T *p, const Vec<T, N> &x) {
+    #pragma unroll
+    for (int u = 0; u < N; ++u) atomic<SUM, T>(p + u, x.v[u]);
+}
