@@ -295,6 +295,23 @@ fn gradients_of_max_pooling_from_positions() {
     c.check(&emulator);
 }
 
+/// Attention over channels, whose rows are the tokens of an image: these lie apart in memory, so rows are copied, and matrix cores read
+/// them.
+#[test]
+fn attention_over_channels() {
+    let Some(emulator) = emulator() else { return };
+    for (dtype, tokens, way) in [(BF16, 196, "flash"), (F32, 52, "simple")] {
+        let mut c = Case::new("channels");
+        let rows = [3i64; 3].map(|_| {
+            let x = c.any(dtype, &[2, tokens, 3, 44]);
+            let order = Arg::from(&[0i64, 2, 3, 1][..]);
+            c.call("aten.permute.default", vec![x.into(), order])
+        });
+        c.shows("aten.scaled_dot_product_attention.default", rows.map(Arg::from).to_vec());
+        c.check_candidates(&emulator, &[way]);
+    }
+}
+
 #[test]
 fn attention() {
     let Some(emulator) = emulator() else { return };

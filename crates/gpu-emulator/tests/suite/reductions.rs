@@ -72,6 +72,34 @@ fn rows_in_parts() {
 }
 
 /// Groups of adjacent channels in images whose channels lie side by side: many short rows for one result, read as vectors.
+/// Columns that a view divides into heads and elements: sums over its rows are those of the memory behind it.
+#[test]
+fn columns_behind_views() {
+    let Some(emulator) = emulator() else { return };
+    let mut c = Case::new("views");
+    let x = c.any(BF16, &[4, 500, 6, 40]);
+    let rows = c.call("prims.permute", vec![x.into(), ints(&[0, 2, 1, 3])]);
+    let rows = c.call("prims.permute", vec![rows.into(), ints(&[0, 2, 1, 3])]);
+    let rows = c.call("prims.reshape", vec![rows.into(), ints(&[2000, 240])]);
+    c.shows("aten.sum.dim_IntList", vec![rows.into(), ints(&[0])]);
+    c.check_candidates(&emulator, &["columns"]);
+}
+
+/// A factor for each image and channel, which is stored, and every token of the image by it: two launches, since adjacent tokens of a
+/// channel are not adjacent in memory.
+#[test]
+fn factors_of_channels() {
+    let Some(emulator) = emulator() else { return };
+    let mut c = Case::new("factors");
+    let (x, scale) = (c.any(BF16, &[3, 64, 768]), c.any(BF16, &[3, 768]));
+    let one = c.input(BF16, &[3, 768], |_| 1.0);
+    let factor = c.shows("prims.add", vec![scale.into(), one.into()]);
+    let rows = c.call("prims.reshape", vec![factor.into(), ints(&[3, 1, 768])]);
+    let rows = c.call("prims.expand", vec![rows.into(), ints(&[3, 64, 768])]);
+    c.shows("prims.mul", vec![x.into(), rows.into()]);
+    c.check(&emulator);
+}
+
 #[test]
 fn groups_of_channels() {
     let Some(emulator) = emulator() else { return };
