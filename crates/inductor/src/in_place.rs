@@ -391,8 +391,12 @@ fn mirrored(op: ScalarOp) -> Option<ScalarOp> {
     })
 }
 
-/// Moves groups that overwrite an input after those that read its old value, where these do not need the new one. Groups
-/// keep their order otherwise, exchanges among themselves always.
+/// Bytes of temporaries from which an update that reads them runs as soon as it can, so that their memory is free for the next. Smaller
+/// updates keep their order, side by side with others that they share a launch with.
+const LARGE: i64 = 8 << 20;
+
+/// Moves groups that overwrite an input after those that read its old value, where these do not need the new one, and updates
+/// by large gradients to where these are computed. Groups keep their order otherwise, exchanges among themselves always.
 pub(crate) fn postpone(defs: &Defs, s: &mut Schedule) {
     // Definitions that bind a size or assert something keep their place.
     if defs.written.is_empty() || !defs.binders.is_empty() || !defs.effects.is_empty() {
@@ -409,7 +413,7 @@ pub(crate) fn postpone(defs: &Defs, s: &mut Schedule) {
             old = new;
         }
     }
-    let sorted = order.sorted();
+    let sorted = order.sorted(&frees(defs, s));
     debug_assert_eq!(sorted.len(), s.groups.len(), "the order of groups has a cycle");
     if sorted.len() != s.groups.len() {
         return;
@@ -419,6 +423,30 @@ pub(crate) fn postpone(defs: &Defs, s: &mut Schedule) {
     let mut groups: Vec<_> = std::mem::take(&mut s.groups).into_iter().map(Some).collect();
     s.groups = sorted.iter().filter_map(|from| groups[*from].take()).collect();
     s.group_of.values_mut().for_each(|g| *g = place[*g]);
+}
+
+/// The groups that overwrite an input and read large temporaries. None where ranks exchange gradients, whose updates have a place
+/// among the exchanges.
+fn frees(defs: &Defs, s: &Schedule) -> FxHashSet<usize> {
+    let writes = defs.written.iter().filter(|_| defs.exchanges.is_empty());
+    let groups = writes.filter_map(|write| s.group_of.get(&write.def).copied());
+    let read = |g: &usize| {
+        let loads = s.groups[*g].members.iter().filter_map(|m| s.loads.get(&m.def)).flatten();
+        let roots: FxHashSet<BufId> =
+            loads.map(|(buf, _)| *buf).filter(|buf| is_temporary(defs, *buf)).collect();
+        let bytes = roots.into_iter().map(|buf| {
+            let def = defs.get(buf);
+            defs.numel_hint(&def.sizes).saturating_mul(def.dtype.size() as i64)
+        });
+        bytes.fold(0, i64::saturating_add)
+    };
+    groups.filter(|g| read(g) >= LARGE).collect()
+}
+
+/// Whether a definition has memory for the time of the call alone.
+fn is_temporary(defs: &Defs, id: BufId) -> bool {
+    let def = defs.get(id);
+    def.realized && !def.output && !def.constant && !matches!(def.kind, DefKind::Input | DefKind::Constant)
 }
 
 /// The groups and their order constraints.
@@ -483,19 +511,20 @@ impl Order {
         false
     }
 
-    /// All groups in topological order, the lowest number first among those that are ready.
-    fn sorted(&self) -> Vec<usize> {
+    /// All groups in topological order: of those that are ready one of `first` if there is one, else the lowest number.
+    fn sorted(&self, first: &FxHashSet<usize>) -> Vec<usize> {
         let mut waits = vec![0usize; self.after.len()];
         self.after.iter().flatten().for_each(|g| waits[*g] += 1);
-        let mut ready: std::collections::BTreeSet<usize> =
-            (0..waits.len()).filter(|g| waits[*g] == 0).collect();
+        let key = |g: usize| (!first.contains(&g), g);
+        let mut ready: std::collections::BTreeSet<(bool, usize)> =
+            (0..waits.len()).filter(|g| waits[*g] == 0).map(key).collect();
         let mut sorted = Vec::with_capacity(waits.len());
-        while let Some(g) = ready.pop_first() {
+        while let Some((_, g)) = ready.pop_first() {
             sorted.push(g);
             for &next in &self.after[g] {
                 waits[next] -= 1;
                 if waits[next] == 0 {
-                    ready.insert(next);
+                    ready.insert(key(next));
                 }
             }
         }

@@ -117,6 +117,21 @@ impl LoopKernel {
     }
 }
 
+impl LoopKernel {
+    /// The kernel with its outer loops in another order: loop `n` is the one that was `order[n]`. Its stages have no loops.
+    pub fn reordered(&self, order: &[usize]) -> LoopKernel {
+        let mut new = self.clone();
+        new.outer = order.iter().map(|d| self.outer[*d].clone()).collect();
+        let place = |n: u32| order.iter().position(|d| *d == n as usize);
+        let at = |a: &Atom| match a {
+            Atom::Loop(n) => place(*n).map(|to| SymExpr::loop_var(to as u32)),
+            _ => None,
+        };
+        new.stages.iter_mut().for_each(|stage| rewrite(stage, &|e: &mut SymExpr| *e = e.subst(&at)));
+        new
+    }
+}
+
 fn rewrite(stage: &mut Stage, replace: &dyn Fn(&mut SymExpr)) {
     for inst in &mut stage.insts {
         match &mut inst.kind {

@@ -5,6 +5,7 @@
 //!
 //! Not here: reductions whose outer points are few, which blocks share (`reduce`), and scans (`scan`).
 
+use ir_core::SymExpr;
 use kernel_ir::{InstKind, LoopKernel, Program, Stage};
 
 use crate::loops::{SHORT, along_outer, hint};
@@ -23,7 +24,8 @@ pub(crate) fn apart(program: &Program, k: &LoopKernel, target: &Target) -> Optio
     let few = outer < i64::from(target.multiprocessors);
     let scans = before.iter().flat_map(|s| &s.insts).any(|i| matches!(i.kind, InstKind::Scan { .. }));
     let little = !before.is_empty() && before.iter().all(|s| hint(program, &volume(&s.inner)) <= SHORT);
-    let suits = (few && (scans || little)) || (little && along_outer(program, k));
+    let across = little && along_outer(program, k);
+    let suits = across || (few && (scans || little));
     if !suits || last.inner.is_empty() || points < ENOUGH || !reads_memory_alone(last) {
         return None;
     }
@@ -33,7 +35,16 @@ pub(crate) fn apart(program: &Program, k: &LoopKernel, target: &Target) -> Optio
     second.outer.extend(last.inner.iter().cloned());
     second.accs.clear();
     second.stages = vec![Stage { inner: Default::default(), insts: last.insts.clone() }];
+    if across {
+        second = second.reordered(&contiguous_last(k, second.outer.len()));
+    }
     Some([first, second])
+}
+
+/// The loops of a kernel's points and of its last stage with the innermost loop over points behind the stage's.
+fn contiguous_last(k: &LoopKernel, loops: usize) -> Vec<usize> {
+    let last = k.outer.iter().rposition(|e| *e != SymExpr::ONE).unwrap_or(0);
+    (0..loops).filter(|d| *d != last).chain([last]).collect()
 }
 
 /// Whether a stage uses nothing of the stages before it but what they stored.

@@ -76,3 +76,38 @@ fn data(name: &str, meta: &ir_core::TensorMeta, n: i64) -> Tensor {
     let first: i64 = name.chars().filter(char::is_ascii_digit).collect::<String>().parse().unwrap_or(0);
     Tensor::from_vec((first..first + sizes.iter().product::<usize>() as i64).collect(), &sizes).unwrap()
 }
+
+/// Updates by large gradients that are computed one after another: each runs before the next gradient is computed, though the graph has
+/// them at its end, and so all gradients have one memory.
+#[test]
+fn memory_of_large_gradients_is_free_for_the_next() {
+    let text = r#"fx 1.0
+
+graph "tables" {
+  %first: f32[40000, 64] = buffer "first"
+  %second: f32[40000, 64] = buffer "second"
+  %third: f32[40000, 64] = buffer "third"
+  %g: f32[6, 64] = input "g"
+  %at: i64[6] = input "at"
+
+  %a: f32[40000, 64] = aten.embedding_dense_backward.default(%g, %at, 40000, -1, false)
+  %h: f32[6, 64] = aten.sin.default(%g)
+  %b: f32[40000, 64] = aten.embedding_dense_backward.default(%h, %at, 40000, -1, false)
+  %i: f32[6, 64] = aten.cos.default(%g)
+  %c: f32[40000, 64] = aten.embedding_dense_backward.default(%i, %at, 40000, -1, false)
+  %new_first: f32[40000, 64] = aten.sub.Tensor(%first, %a, alpha=0.1)
+  %new_second: f32[40000, 64] = aten.sub.Tensor(%second, %b, alpha=0.1)
+  %new_third: f32[40000, 64] = aten.sub.Tensor(%third, %c, alpha=0.1)
+  return buffer "first" = %new_first
+  return buffer "second" = %new_second
+  return buffer "third" = %new_third
+}
+"#;
+    let graph: Graph = text.parse().unwrap();
+    let prims = prims::decompose(&graph).unwrap();
+    let written = inductor::buffer_writes(&prims);
+    let options = inductor::Options { written, ..inductor::Options::default() };
+    let program = inductor::compile(&prims, &options).unwrap();
+    let (bytes, one) = (program.plan.bytes.unwrap(), 40_000 * 64 * 4);
+    assert!(bytes < 2 * one, "{bytes} bytes:\n{program}");
+}
