@@ -82,6 +82,7 @@ pub fn batch_groups(graph: &Graph, groups: u32) -> Result<Graph, Vec<BatchGroups
     if groups > 1 {
         rewrite(&mut grouped, groups, &mut errors);
     }
+    unmark(&mut grouped);
     if errors.is_empty() { Ok(grouped) } else { Err(errors) }
 }
 
@@ -113,6 +114,12 @@ fn rewrite(graph: &mut Graph, groups: u32, errors: &mut Vec<BatchGroupsError>) {
         }
     }
     graph.map_uses(&|v| renamed.get(&v).copied().unwrap_or(v));
+}
+
+/// Forgets which batch norms are of instances, so that the text of a graph for plugins needs no newer version than without.
+fn unmark(graph: &mut Graph) {
+    graph.origins.iter_mut().filter(|(_, o)| is_of_instances(o)).for_each(|(_, o)| o.operator.clear());
+    graph.subgraphs.iter_mut().for_each(|(_, body)| unmark(body));
 }
 
 /// Whether the call is what functionalization makes of an instance norm.
