@@ -1,7 +1,7 @@
 //! A program's layout on a mesh, without any device: placements, exchanges, memory and time as they are predicted.
 
 use fx_ir::{Graph, InputKind, NodeKind};
-use sharding::{Mesh, Plan, localize, propagate, spec};
+use sharding::{Costs, Exchange, Mesh, Plan, localize, propagate, spec};
 
 use super::BatchGroups;
 use crate::pipeline::{Cx, StageId};
@@ -128,20 +128,22 @@ fn laid_out(
         let ranks = if split { mesh.ranks() } else { 1 };
         found.seconds.1 += costs.work(graph, id) / ranks as f64;
     }
-    for e in &local.exchanges {
-        let seconds = costs.exchange(mesh, e.axis, e.kind, e.whole);
-        found.seconds.0 += seconds;
-        found.moved.push(MovedValue {
-            name: e.value.clone(),
-            axis: mesh.axes()[e.axis].name.clone(),
-            kind: e.kind.name(),
-            bytes: e.bytes as u64,
-            seconds,
-        });
-    }
+    found.moved = local.exchanges.iter().map(|e| moved(e, mesh, costs)).collect();
+    found.seconds.0 = found.moved.iter().map(|m| m.seconds).sum();
     found.gathered =
         layout.gathered.iter().map(|(n, t, w)| (n.clone(), t.clone(), (*w).to_owned())).collect();
     let kernels = inductor::compile(&local.graph, &inductor::Options::default())?;
     found.arena = kernels.plan.bytes;
     Ok(found)
+}
+
+/// An exchange, and what it costs.
+fn moved(e: &Exchange, mesh: &Mesh, costs: &Costs) -> MovedValue {
+    MovedValue {
+        name: e.value.clone(),
+        axis: mesh.axes()[e.axis].name.clone(),
+        kind: e.kind.name(),
+        bytes: e.bytes as u64,
+        seconds: costs.exchange(mesh, e.axis, e.kind, e.whole),
+    }
 }

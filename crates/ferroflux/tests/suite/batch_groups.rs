@@ -264,6 +264,22 @@ fn a_residual_network_trains_as_one_device_does_with_groups() {
     trains_as_groups("resnet18_narrow", &program, &inputs(&program), &[("dp=2", 2), ("fsdp=2", 2)], 2e-4);
 }
 
+/// Groups that several ranks share, and ranks that have several groups.
+#[test]
+fn groups_are_the_same_on_any_mesh() {
+    let program = model(8, USUAL);
+    let given = inputs(&program);
+    for (mesh, n) in [("dp=4", 2), ("dp=2", 4)] {
+        let (expected, weights) = trained(&program, &given, &in_groups(n), 2);
+        for (losses, own) in on_mesh(mesh, "groups of any ranks", |member| {
+            trained(&program, &given, &as_rank(member).batch_norm(groups(n)), 2)
+        }) {
+            assert!((losses[1] - expected[1]).abs() <= 1e-4, "{n} on {mesh}: {losses:?}, not {expected:?}");
+            weights.iter().for_each(|(name, e)| assert_close(name, &own[name], e, (1e-3, 1e-3)));
+        }
+    }
+}
+
 fn with(mesh: &str, statistics: BatchNorm) -> (Mesh, Plan) {
     let mesh: Mesh = mesh.parse().unwrap();
     let plan = Plan { batch_norm: statistics, ..Plan::usual(&mesh) };
