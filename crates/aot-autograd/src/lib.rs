@@ -1,7 +1,7 @@
 //! Ahead-of-time autograd: from the captured program to graphs that a compiler may reorder.
 //!
 //! [`functionalize()`]: captured → functional dialect (no mutation, what the program writes is an extra output).
-//! [`autocast()`]: the same program in mixed precision. [`joint()`]: prims → forward and backward in one graph.
+//! [`autocast()`]: the same program in mixed precision. [`batch_groups()`]: with batch norms over groups of samples. [`joint()`]: prims → forward and backward in one graph.
 //! [`partition()`], [`partition_min_cut()`]: the two halves. [`passes`]: simplifications of any graph of prims.
 //! [`transform`]: `grad`, `vjp`, `jvp`, `vmap` and the transforms built on them, from graph to graph. The operators, their
 //! gradients included, are in `prims`, as is decomposition (`prims::decompose`).
@@ -20,6 +20,7 @@
 //! ```
 
 mod autocast;
+mod batch_groups;
 mod functionalize;
 mod joint;
 mod normalize;
@@ -30,6 +31,7 @@ mod symbols;
 pub mod transform;
 
 pub use autocast::{AutocastError, CastOperands, Mixed, autocast, is_cast, operand_dtype};
+pub use batch_groups::{BatchGroupsError, BatchGroupsProblem, batch_groups};
 pub use functionalize::{
     FunctionalizeError, FunctionalizeProblem, ViewInverse, ViewRule, functional_legality, functionalize,
     view_rule,

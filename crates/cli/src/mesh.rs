@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use ferroflux::Options;
-use ferroflux::mesh::{Member, Mesh, Place, Plan};
+use ferroflux::mesh::{BatchNorm, Member, Mesh, Place, Plan};
 
 use crate::report::usage;
 
@@ -22,6 +22,10 @@ pub(crate) struct MeshArgs {
     /// suggest where not given.
     #[arg(long, value_name = "PLAN", requires = "mesh")]
     pub(crate) plan: Option<String>,
+    /// Statistics of batch norms in training: `whole` (of the whole batch, as without it), `rank` (of each rank's part, as
+    /// PyTorch's DDP has them) or `groups=N` (of each N-th of the batch, on any mesh); comes before the plan's `batch_norm`.
+    #[arg(long, value_name = "WHOSE")]
+    pub(crate) batch_norm: Option<BatchNorm>,
     /// Plugin that exchanges data between ranks. Where not given: the backend's own if it keeps tensors on a device (`cuda`: NCCL);
     /// else `cpu` for threads and where the launcher names an address (torchrun's MASTER_ADDR and MASTER_PORT), else `mpi`.
     #[arg(long, value_name = "NAME", requires = "mesh")]
@@ -54,6 +58,10 @@ impl MeshArgs {
 
     /// The options of a rank.
     pub(crate) fn options(&self, options: Options, rank: Rank<'_>) -> Result<Options> {
+        let options = match self.batch_norm {
+            Some(statistics) => options.batch_norm(statistics),
+            None => options,
+        };
         let Some(member) = rank else { return Ok(options) };
         let mut options = options.mesh(member);
         if Place::from_environment().is_none() && options.backend_name() == "cpu" {

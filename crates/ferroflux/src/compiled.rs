@@ -445,7 +445,7 @@ fn form_of_rank(
     let shown = Boundary::of(&functional).all().to_vec();
     let wanted = KernelOptions { in_place: true, ..KernelOptions::of_model(&functional) };
     let whole = pipeline::run(functional, StageId::Autocast..=StageId::Optimized, &cx)?;
-    let Sharded { graph, parts } = mesh.shard(&whole, &whole)?;
+    let Sharded { graph, parts } = mesh.shard(&whole, &whole, &options.batch_groups())?;
     let optimized = Optimized { graph, shown };
     let compile = |wanted: &KernelOptions| optimized.compile(backend, options, wanted, (None, &cx));
     let (kernels, executable) = mesh.compile(&wanted, compile)?;

@@ -28,6 +28,9 @@ pub enum Error {
     /// Mutation that has no functional form.
     #[error("the model mutates in ways that cannot be compiled:\n{}", lines(.0))]
     Functionalize(Vec<aot_autograd::FunctionalizeError>),
+    /// Batch norms whose batch cannot be split into groups: all of them.
+    #[error("{} of the model's batch norms have no statistics of groups:\n{}", .0.len(), lines(.0))]
+    BatchGroups(Vec<aot_autograd::BatchGroupsError>),
     /// Operators that are not supported: all of them.
     #[error("{} of the model's calls are not supported:\n{}", .0.len(), lines(.0))]
     Unsupported(Vec<prims::DecomposeError>),

@@ -89,7 +89,7 @@ fn compile_from(
     let boundary = Boundary::of(&graph);
     let (graph, split) = match Dialect::of(backend, options)? {
         Dialect::Functional if next <= StageId::Autocast => {
-            (with_seed(pipeline::run(graph, StageId::Autocast..=StageId::Autocast, cx)?), None)
+            (with_seed(pipeline::run(graph, StageId::Autocast..=StageId::Grouped, cx)?), None)
         }
         Dialect::Functional => (with_seed(graph), None),
         Dialect::Prim => (pipeline::run(graph, next..=StageId::Optimized, cx)?, Some(boundary)),

@@ -10,7 +10,7 @@ use plugin_sdk::dlpack::{DL_CUDA, DL_ROCM};
 
 use crate::Error;
 use crate::cache::Cache;
-use crate::mesh::{Link, Member, MeshOptions, Plan};
+use crate::mesh::{BatchGroups, BatchNorm, Link, Member, MeshOptions, Plan};
 
 /// How to compile. `Options::new()` is the built-in `cpu` backend in default mode.
 #[derive(Clone, Debug)]
@@ -23,6 +23,7 @@ pub struct Options {
     pub(crate) unchecked_indices: bool,
     pub(crate) mesh: Option<MeshOptions>,
     pub(crate) autocast: Option<DType>,
+    pub(crate) batch_norm: Option<BatchNorm>,
 }
 
 impl Default for Options {
@@ -36,6 +37,7 @@ impl Default for Options {
             unchecked_indices: false,
             mesh: None,
             autocast: None,
+            batch_norm: None,
         }
     }
 }
@@ -120,6 +122,19 @@ impl Options {
     pub fn autocast(mut self, dtype: DType) -> Options {
         self.autocast = Some(dtype);
         self
+    }
+    /// Whose statistics batch norms in training mode normalise `[N, C, …]` by: those of the whole batch ([`BatchNorm::Whole`], as
+    /// without this option), of each rank's part of it, as PyTorch's `DistributedDataParallel` has them ([`BatchNorm::Rank`]; one
+    /// device is one rank), or of each of several equal groups of consecutive samples, on any mesh ([`BatchNorm::Groups`]). Running
+    /// statistics are those of the first group. Comes before what a plan says. A batch that is not divisible is an error of the
+    /// compilation.
+    pub fn batch_norm(mut self, statistics: BatchNorm) -> Options {
+        self.batch_norm = Some(statistics);
+        self
+    }
+    /// The groups that batch norms have.
+    pub(crate) fn batch_groups(&self) -> BatchGroups {
+        BatchGroups::of(self.batch_norm, self.mesh.as_ref())
     }
     /// The mixed precision of a program on a backend: regions for GPUs apply on its first usable device being one.
     pub(crate) fn mixed(&self, backend: &LoadedBackend) -> Mixed {

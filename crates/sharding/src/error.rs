@@ -26,6 +26,18 @@ pub enum ShardingError {
         "the plan's pattern `{0}` matches no parameter, buffer, input or value: see `ferroflux explain --mesh`"
     )]
     Unmatched(String),
+    /// A batch norm of each rank's own samples that ranks would have to exchange samples for.
+    #[error(
+        "`{node}` ({origin}) is of a batch norm with each rank's own statistics, but the batch of its input is not in parts over `{axis}`: place it so, or choose `whole` statistics, or `groups=N`, which runs on any placement"
+    )]
+    BatchNorm {
+        /// The node.
+        node: String,
+        /// Its place in the program.
+        origin: Box<Origin>,
+        /// The axis of the mesh.
+        axis: String,
+    },
     /// A call whose local form its operator refuses.
     #[error("`{node}` ({origin}) has no local form: {source}")]
     Call {

@@ -19,6 +19,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod batch_norm;
 mod cost;
 mod error;
 mod localize;
@@ -33,6 +34,7 @@ mod tensor_parallel;
 use fx_ir::{Graph, NodeId};
 use prims::OpError;
 
+pub use batch_norm::{BatchNorm, check_batch_norms};
 pub use cost::{Costs, Link};
 pub use error::ShardingError;
 pub use localize::{Exchange, Local, localize};

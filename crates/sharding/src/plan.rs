@@ -2,6 +2,7 @@
 //!
 //! ```toml
 //! use = ["ddp", "tp:auto"]        # built-in plans, each over the axis of its name or `@axis`
+//! batch_norm = "rank"             # statistics of batch norms in training: `whole` (usual), `rank`, `groups=N`
 //!
 //! [placements]                    # patterns with `*`, the first one that matches wins
 //! "*.q_proj.weight" = "tp=S(0)"
@@ -23,7 +24,7 @@ use ir_core::SymExpr;
 use serde::Deserialize;
 
 use crate::propagate::{Constraints, Fixed};
-use crate::{Axis, Costs, Link, Mesh, Placement, ShardingError, tables, tensor_parallel};
+use crate::{Axis, BatchNorm, Costs, Link, Mesh, Placement, ShardingError, tables, tensor_parallel};
 
 /// What a user says about placements.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -34,6 +35,8 @@ pub struct Plan {
     pub placements: Vec<(String, Vec<(String, Placement)>)>,
     /// The figures of links by axis name; axes without have [`Link::default`].
     pub links: BTreeMap<String, Link>,
+    /// Whose statistics batch norms of training have.
+    pub batch_norm: BatchNorm,
 }
 
 /// A built-in plan over an axis.
@@ -99,6 +102,8 @@ struct File {
     placements: BTreeMap<String, String>,
     #[serde(default)]
     links: BTreeMap<String, Link>,
+    #[serde(default)]
+    batch_norm: BatchNorm,
 }
 
 impl Plan {
@@ -124,7 +129,7 @@ impl Plan {
     pub fn parse(text: &str) -> Result<Plan, ShardingError> {
         let file: File = toml::from_str(text).map_err(|e| ShardingError::Plan(e.to_string()))?;
         let built_in = file.built_in.iter().map(|b| b.parse()).collect::<Result<_, _>>()?;
-        let mut plan = Plan { built_in, links: file.links, ..Plan::default() };
+        let mut plan = Plan { built_in, links: file.links, batch_norm: file.batch_norm, ..Plan::default() };
         for (pattern, placements) in &file.placements {
             plan.place(pattern, placements)?;
         }
@@ -170,6 +175,30 @@ impl Plan {
         }
         let link = |axis: &Axis| self.links.get(&axis.name).copied().unwrap_or_default();
         Ok(Costs { links: mesh.axes().iter().map(link).collect(), ..Costs::default() })
+    }
+
+    /// The axes of a mesh along which the plan splits the batch of a program, whose graph may be of any dialect.
+    ///
+    /// # Errors
+    /// Axes that the mesh lacks.
+    pub fn batch_axes(&self, graph: &Graph, mesh: &Mesh) -> Result<Vec<usize>, ShardingError> {
+        let constraints = Constraints::default();
+        let mut found = Resolved { mesh, by_name: BTreeMap::new(), constraints, spread: Vec::new() };
+        let batched = batch_inputs(graph);
+        for (pattern, placements) in &self.placements {
+            for (axis, placement) in placements {
+                let axis = found.axis(axis)?;
+                let matching = batched.iter().filter(|name| matches(pattern, name));
+                matching.for_each(|name| found.fix(name, axis, placement.clone()));
+            }
+        }
+        for plan in self.built_in.iter().filter(|p| p.kind != BuiltInKind::TensorParallel) {
+            let axis = found.axis_of(plan)?;
+            batched.iter().for_each(|name| found.fix(name, axis, Placement::shard(0)));
+        }
+        let is_split = |fixed: &Fixed, axis: usize| fixed[axis].as_ref().is_some_and(|p| p.dim() == Some(0));
+        let axes = 0..mesh.axes().len();
+        Ok(axes.filter(|axis| found.by_name.values().any(|fixed| is_split(fixed, *axis))).collect())
     }
 
     /// What the plan fixes of a graph of prims. `forward` is the same program without its backward pass, in which `tp:auto`
@@ -484,11 +513,15 @@ mod tests {
         assert_eq!(plan.built_in.len(), 2);
         assert_eq!(plan.built_in[1].axis.as_deref(), Some("model"));
         assert_eq!(plan.placements[0].1[0], ("tp".to_owned(), Placement::shard(1)));
+        assert_eq!(plan.batch_norm, BatchNorm::Whole);
+        let plan = Plan::parse("use = [\"ddp\"]\nbatch_norm = \"rank\"\n").expect("a plan");
+        assert_eq!(plan.batch_norm, BatchNorm::Rank);
         for wrong in [
             "use = [\"zero\"]",
             "[placements]\na = \"tp\"",
             "[placements]\na = \"tp=S(x)\"",
             "other = 1",
+            "batch_norm = \"ranks\"",
             "use =",
         ] {
             assert!(Plan::parse(wrong).is_err(), "{wrong}");

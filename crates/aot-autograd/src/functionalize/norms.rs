@@ -106,7 +106,11 @@ impl Pass<'_> {
         flat_args.extend_from_slice(&args[5..]);
         let repeated = [mean, var].map(|m| m.with_sizes([n.clone() * &c]));
         let [mean_n, var_n] = repeated;
-        let outs = self.functional_norm(name, flat_args, &[flat, mean_n, var_n], origin);
+        // Its first dimension is no batch, which passes tell by the operator that it comes from.
+        let mut own = self.out.origins[origin].clone();
+        own.operator = "aten.instance_norm.default".into();
+        let own = self.out.add_origin(own);
+        let outs = self.functional_norm(name, flat_args, &[flat, mean_n, var_n], own);
         let mut averaged = [outs[3], outs[4]];
         for (value, meta) in averaged.iter_mut().zip([mean, var]) {
             let table =

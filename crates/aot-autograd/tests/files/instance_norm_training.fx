@@ -10,7 +10,7 @@ graph "in" {
 }
 
 # expected:
-# fx 1.0
+# fx 1.1
 #
 # graph "in" {
 #   %m: f32[3] = buffer "running_mean"
@@ -20,7 +20,7 @@ graph "in" {
 #   %y: f32[1, 6, 4] = aten.reshape.default(%x, [1, 6, 4])
 #   %y_1: f32[6] = aten.repeat.default(%m, [2])
 #   %y_2: f32[6] = aten.repeat.default(%v, [2])
-#   %y_3: f32[1, 6, 4], %saved_mean: f32[6], %saved_rstd: f32[6], %running_mean: f32[6], %running_var: f32[6] = aten._native_batch_norm_legit_functional.default(%y, none, none, %y_1, %y_2, true, 0.1, 1e-5)
+#   %y_3: f32[1, 6, 4], %saved_mean: f32[6], %saved_rstd: f32[6], %running_mean: f32[6], %running_var: f32[6] = aten._native_batch_norm_legit_functional.default(%y, none, none, %y_1, %y_2, true, 0.1, 1e-5) from :::"aten.instance_norm.default"
 #   %y_4: f32[2, 3] = aten.reshape.default(%running_mean, [2, 3])
 #   %running: f32[3] = aten.mean.dim(%y_4, [0], false, none)
 #   %y_5: f32[2, 3] = aten.reshape.default(%running_var, [2, 3])

@@ -1,7 +1,8 @@
-//! The tests of this crate, in one program: functionalization, the joint graph and its halves, autocast, transforms, judged by the interpreter. A module per subject.
+//! The tests of this crate, in one program: functionalization, the joint graph and its halves, autocast, batch norm in groups, transforms, judged by the interpreter. A module per subject.
 
 #![allow(clippy::unwrap_used)] // a failing test may panic
 
+mod batch_groups;
 mod control;
 mod corpus;
 mod files;

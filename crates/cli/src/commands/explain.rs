@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::mesh::MeshArgs;
 use crate::model::Model;
 use crate::progress::Progress;
-use crate::report::advised;
+use crate::report::{advised, usage};
 use crate::show;
 
 use memory::Memory;
@@ -43,11 +43,17 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
     let model = Model::open(&args.model)?;
     let _progress = Progress::start(format!("{}: compiling", model.name));
     if args.mesh.mesh.is_some() {
-        return mesh::run(&args.mesh, &model, args.json, out);
+        return mesh::run(args, &model, out);
+    }
+    if args.mesh.batch_norm.is_some() {
+        return Err(usage(
+            "`explain --batch-norm` is about the layout on a mesh",
+            "give `--mesh AXIS=N` too",
+        ));
     }
     let program = &model.program;
     let kernels = match args.train {
-        true => program.step_kernels(&TrainOptions::new(Optimizer::Sgd(Sgd::default()))),
+        true => program.step_kernels(&step()),
         false => program.kernels(),
     };
     match kernels {
@@ -80,6 +86,11 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
         }
         Err(other) => Err(other.into()),
     }
+}
+
+/// The training step that is explained.
+fn step() -> TrainOptions {
+    TrainOptions::new(Optimizer::Sgd(Sgd::default()))
 }
 
 /// The inputs of a call, a line each.

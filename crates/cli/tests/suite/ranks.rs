@@ -301,3 +301,48 @@ fn a_rank_that_is_left_writes_its_own_trace() {
     assert_eq!(pid(events, "rank 1 (dp=1)"), None);
     assert!(!path.join("trace.json").exists());
 }
+
+/// Runs a command that succeeds; the JSON object that it prints.
+fn told(args: &[&str]) -> Value {
+    let args: Vec<String> = args.iter().map(|a| (*a).to_owned()).collect();
+    let (fine, out, err) = alone(&args);
+    assert!(fine, "{args:?}: {err}");
+    serde_json::from_str(&out).unwrap_or_else(|e| panic!("{e}: {out}"))
+}
+
+/// Batch norms by each rank's own statistics: by the option, by a plan, and on one device by groups.
+#[test]
+fn batch_norms_have_statistics_of_ranks_or_groups() {
+    let Some(corpus) = testing::cases::corpus() else { return };
+    let model = corpus.join("train/resnet18_narrow.zip").display().to_string();
+    let folder = tempfile::tempdir().unwrap();
+    let plan = folder.path().join("own.toml");
+    std::fs::write(&plan, "use = [\"ddp\"]\nbatch_norm = \"rank\"\n").unwrap();
+    let plan = plan.display().to_string();
+    let exchanges = |more: &[&str]| {
+        let found = told(&[&["explain", &model, "--train", "--mesh", "dp=2", "--json"], more].concat());
+        let names =
+            found["exchanges"].as_array().unwrap().iter().map(|e| e["name"].as_str().unwrap().to_owned());
+        names.filter(|name| name.starts_with("batch_norm")).count()
+    };
+    // Fifteen batch norms have two running statistics each.
+    assert_eq!(exchanges(&["--batch-norm", "rank"]), 30);
+    assert_eq!(exchanges(&["--plan", &plan]), 30);
+    assert!(exchanges(&["--plan", &plan, "--batch-norm", "whole"]) > 30);
+    let loss = |more: &[&str]| {
+        let usual = ["bench", &model, "--inference", "--seconds", "0.01", "--json", "--cache", "off"];
+        told(&[&usual[..], more].concat())["check"][0].as_f64().unwrap()
+    };
+    let of_groups = loss(&["--batch-norm", "groups=2"]);
+    let of_ranks = loss(&["--batch-norm", "rank", "--mesh", "dp=2"]);
+    assert!((of_groups - of_ranks).abs() <= 2e-4, "{of_groups} {of_ranks}");
+    assert!((of_groups - loss(&[])).abs() > 2e-4, "the whole batch has other statistics than its halves");
+    for (args, wanted) in [
+        (&["explain", &model, "--batch-norm", "rank"][..], "--mesh"),
+        (&["bench", &model, "--batch-norm", "ranks"], "`whole`, `rank` and `groups=N`"),
+        (&["bench", &model, "--inference", "--batch-norm", "groups=7"], "not divisible into 7 groups"),
+    ] {
+        let (fine, _, err) = alone(&args.iter().map(|a| (*a).to_owned()).collect::<Vec<_>>());
+        assert!(!fine && err.contains(wanted), "{args:?}: {err}");
+    }
+}

@@ -9,6 +9,7 @@ use tracing::{debug, info_span};
 use super::form::{self, Sections};
 use super::{Form, Key, Part, Store};
 use crate::code::CACHE_OPTION;
+use crate::mesh::BatchNorm;
 use crate::pipeline::{Kernels, skipped};
 use crate::{Error, Options};
 
@@ -185,6 +186,9 @@ fn options_text(options: &Options, in_place: bool) -> Result<String, String> {
     }
     if let Some(dtype) = options.autocast {
         text.push_str(&format!(", autocast {dtype}"));
+    }
+    if let Some(groups) = options.batch_norm.filter(|n| *n != BatchNorm::Whole) {
+        text.push_str(&format!(", batch norm {groups}"));
     }
     if options.unchecked_indices {
         text.push_str(", indices unchecked");

@@ -6,6 +6,7 @@
 //!
 //! Not here: placements and the graphs of ranks (the crate `sharding`), exchanges (engines, which are plugins).
 
+mod batch_norm;
 mod clock;
 mod member;
 mod place;
@@ -16,7 +17,8 @@ mod shard;
 pub use member::Member;
 pub use place::Place;
 pub use regions::PartPlace;
-pub use report::{LaidOut, MovedValue, PlacedValue, layout};
-pub use sharding::{Axis, Costs, Link, Mesh, Part, Placement, Plan, ShardingError};
+pub use report::{LaidOut, MovedValue, PlacedValue, layout, step_layout};
+pub use sharding::{Axis, BatchNorm, Costs, Link, Mesh, Part, Placement, Plan, ShardingError};
 
+pub(crate) use batch_norm::BatchGroups;
 pub(crate) use shard::{MeshOptions, Parts, Sharded};

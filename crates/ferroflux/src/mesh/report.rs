@@ -1,9 +1,11 @@
 //! A program's layout on a mesh, without any device: placements, exchanges, memory and time as they are predicted.
 
-use fx_ir::{InputKind, NodeKind};
-use sharding::{Mesh, Plan, localize, propagate, spec};
+use fx_ir::{Graph, InputKind, NodeKind};
+use sharding::{Costs, Exchange, Mesh, Plan, localize, propagate, spec};
 
+use super::BatchGroups;
 use crate::pipeline::{Cx, StageId};
+use crate::train::TrainOptions;
 use crate::{Error, Program};
 
 /// A value and where it is.
@@ -58,13 +60,40 @@ pub struct LaidOut {
 /// # Errors
 /// Those of the stages, and of a plan that does not fit.
 pub fn layout(program: &Program, mesh: &Mesh, plan: Option<&Plan>) -> Result<LaidOut, Error> {
-    let graph = program.through(StageId::Optimized, &Cx::inference()?)?;
-    let usual = Plan::usual(mesh);
-    let plan = plan.unwrap_or(&usual);
+    let plan = plan.cloned().unwrap_or_else(|| Plan::usual(mesh));
+    let groups = BatchGroups::on(mesh, plan.clone(), None);
+    let graph = program.through(StageId::Optimized, &Cx::inference()?.in_groups(groups.clone()))?;
+    laid_out((&graph, &graph), mesh, &plan, &groups)
+}
+
+/// Lays out a training step on a mesh: forward, backward and update; in other respects as [`layout`].
+///
+/// # Errors
+/// As for [`layout`], and those of [`Program::train_step`] but for a backend's.
+pub fn step_layout(
+    program: &Program,
+    train: &TrainOptions,
+    mesh: &Mesh,
+    plan: Option<&Plan>,
+) -> Result<LaidOut, Error> {
+    let plan = plan.cloned().unwrap_or_else(|| Plan::usual(mesh));
+    let groups = BatchGroups::on(mesh, plan.clone(), None);
+    let (forward, step) = program.forward_and_step(train, groups.clone())?;
+    laid_out((&step, &forward), mesh, &plan, &groups)
+}
+
+/// The layout of a graph of prims; `forward` is the same program without its backward pass.
+fn laid_out(
+    (graph, forward): (&Graph, &Graph),
+    mesh: &Mesh,
+    plan: &Plan,
+    groups: &BatchGroups,
+) -> Result<LaidOut, Error> {
     let costs = &plan.costs(mesh)?;
-    let fixed = plan.resolve(&graph, &graph, mesh, costs)?;
-    let layout = propagate(&graph, mesh, &fixed, costs)?;
-    let local = localize(&graph, mesh, &layout, &mesh.coordinates(0))?;
+    let fixed = plan.resolve(graph, forward, mesh, costs)?;
+    let layout = propagate(graph, mesh, &fixed, costs)?;
+    groups.check(graph, &layout)?;
+    let local = localize(graph, mesh, &layout, &mesh.coordinates(0))?;
     let mut found = LaidOut::default();
     for (id, node) in graph.iter() {
         let role = match node.kind {
@@ -80,7 +109,7 @@ pub fn layout(program: &Program, mesh: &Mesh, plan: Option<&Plan>) -> Result<Lai
                 .filter(|(p, _)| p.dim().is_some())
                 .map(|(_, a)| a.size)
                 .product();
-            let whole = prims::facts::bytes_hint(&graph, v).max(0) as u64;
+            let whole = prims::facts::bytes_hint(graph, v).max(0) as u64;
             let bytes = whole.div_ceil(shared as u64);
             if role == "weight" {
                 found.weights = (found.weights.0 + bytes, found.weights.1 + whole);
@@ -89,7 +118,7 @@ pub fn layout(program: &Program, mesh: &Mesh, plan: Option<&Plan>) -> Result<Lai
                 NodeKind::Placeholder { name, .. } => name.clone(),
                 NodeKind::Call { .. } => graph.values[v].name.clone(),
             };
-            let (sizes, placement) = (graph.sizes_text(&meta.sizes), spec::text(mesh, placed, &graph));
+            let (sizes, placement) = (graph.sizes_text(&meta.sizes), spec::text(mesh, placed, graph));
             found.values.push(PlacedValue { name, role, sizes, placement, bytes });
         }
         let split = layout
@@ -97,22 +126,24 @@ pub fn layout(program: &Program, mesh: &Mesh, plan: Option<&Plan>) -> Result<Lai
             .get(&id)
             .is_some_and(|c| c.results.iter().any(|s| s.iter().any(|p| p.dim().is_some())));
         let ranks = if split { mesh.ranks() } else { 1 };
-        found.seconds.1 += costs.work(&graph, id) / ranks as f64;
+        found.seconds.1 += costs.work(graph, id) / ranks as f64;
     }
-    for e in &local.exchanges {
-        let seconds = costs.exchange(mesh, e.axis, e.kind, e.whole);
-        found.seconds.0 += seconds;
-        found.moved.push(MovedValue {
-            name: e.value.clone(),
-            axis: mesh.axes()[e.axis].name.clone(),
-            kind: e.kind.name(),
-            bytes: e.bytes as u64,
-            seconds,
-        });
-    }
+    found.moved = local.exchanges.iter().map(|e| moved(e, mesh, costs)).collect();
+    found.seconds.0 = found.moved.iter().map(|m| m.seconds).sum();
     found.gathered =
         layout.gathered.iter().map(|(n, t, w)| (n.clone(), t.clone(), (*w).to_owned())).collect();
     let kernels = inductor::compile(&local.graph, &inductor::Options::default())?;
     found.arena = kernels.plan.bytes;
     Ok(found)
+}
+
+/// An exchange, and what it costs.
+fn moved(e: &Exchange, mesh: &Mesh, costs: &Costs) -> MovedValue {
+    MovedValue {
+        name: e.value.clone(),
+        axis: mesh.axes()[e.axis].name.clone(),
+        kind: e.kind.name(),
+        bytes: e.bytes as u64,
+        seconds: costs.exchange(mesh, e.axis, e.kind, e.whole),
+    }
 }

@@ -9,8 +9,8 @@ use sharding::{Link, Mesh, Part, Plan, Spec, localize, propagate, spec};
 use tensor::Tensor;
 use tracing::info_span;
 
-use super::Member;
 use super::regions::{PartPlace, Region, Window, copy, numbers};
+use super::{BatchGroups, Member};
 use crate::Error;
 use crate::pipeline::{KernelOptions, Kernels};
 
@@ -53,7 +53,7 @@ impl MeshOptions {
     pub(crate) fn whole_plan(&self, mesh: &Mesh) -> Result<Plan, Error> {
         let usual = || if self.placements.is_empty() { Plan::usual(mesh) } else { Plan::default() };
         let rest = self.plan.clone().unwrap_or_else(usual);
-        let mut plan = Plan { built_in: rest.built_in, links: rest.links, ..Plan::default() };
+        let mut plan = Plan { placements: Vec::new(), ..rest.clone() };
         plan.links.extend(self.links.clone());
         for (pattern, placements) in &self.placements {
             plan.place(pattern, placements)?;
@@ -65,14 +65,20 @@ impl MeshOptions {
     /// The graph of this rank. `forward` is the program without its backward pass.
     ///
     /// # Errors
-    /// A plan that does not fit the program, calls without a local form.
-    pub(crate) fn shard(&self, graph: &Graph, forward: &Graph) -> Result<Sharded, Error> {
+    /// A plan that does not fit the program, calls without a local form, batch norms whose groups ranks do not have.
+    pub(crate) fn shard(
+        &self,
+        graph: &Graph,
+        forward: &Graph,
+        groups: &BatchGroups,
+    ) -> Result<Sharded, Error> {
         let _span = info_span!("shard").entered();
         let mesh = self.member.mesh();
         let plan = self.whole_plan(mesh)?;
         let costs = plan.costs(mesh)?;
         let fixed = plan.resolve(graph, forward, mesh, &costs)?;
         let layout = propagate(graph, mesh, &fixed, &costs)?;
+        groups.check(graph, &layout)?;
         for (node, target, why) in &layout.gathered {
             tracing::info!(target: "sharding", node, target, "runs on whole tensors: {why}");
         }

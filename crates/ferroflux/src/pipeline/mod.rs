@@ -35,6 +35,7 @@ use observe::Observer;
 pub use observe::names;
 pub(crate) use observe::{known, not_a_graph};
 
+use crate::mesh::BatchGroups;
 use crate::profiler::{Category, span};
 use crate::{Error, Options};
 
@@ -72,6 +73,13 @@ pub const STAGES: &[Stage] = &[
         about: "inserts the conversions of mixed precision: in captured regions for the device, and where options ask for them",
         dialect: Dialect::Functional,
         run: autocast,
+        legality: legality::functional,
+    },
+    Stage {
+        name: "grouped",
+        about: "gives batch norms the statistics of each of several groups of samples, where options ask for them",
+        dialect: Dialect::Functional,
+        run: grouped,
         legality: legality::functional,
     },
     Stage {
@@ -113,6 +121,7 @@ pub(crate) enum StageId {
     Captured,
     Functional,
     Autocast,
+    Grouped,
     Prim,
     Joint,
     Real,
@@ -130,6 +139,7 @@ pub(crate) struct Cx<'a> {
     passes: PassCx,
     decompose: DecomposeCx,
     mixed: Mixed,
+    groups: BatchGroups,
     observer: Observer<'a>,
 }
 
@@ -153,7 +163,8 @@ impl<'a> Cx<'a> {
     fn of(passes: PassCx) -> Result<Cx<'a>, Error> {
         let passes = PassCx { skip: observe::skipped()?, ..passes };
         let mixed = Mixed { device: AutocastDevice::Cpu, whole: None };
-        Ok(Cx { passes, decompose: DecomposeCx::default(), mixed, observer: Observer::of_environment()? })
+        let (decompose, groups) = (DecomposeCx::default(), BatchGroups::default());
+        Ok(Cx { passes, decompose, mixed, groups, observer: Observer::of_environment()? })
     }
 
     /// For a program that this backend compiles. Without it decompositions and mixed precision are those of a CPU, and no region of
@@ -162,7 +173,12 @@ impl<'a> Cx<'a> {
         let dropout = IrVersion::kernel_ir(kernel_ir::IR_MAJOR, kernel_ir::DROPOUT);
         let whole_scores = !backend.reads().iter().any(|own| own.reads(dropout));
         let decompose = DecomposeCx { device_memory: backend.has_device_memory(), whole_scores };
-        Cx { decompose, mixed: options.mixed(backend), ..self }
+        Cx { decompose, mixed: options.mixed(backend), groups: options.batch_groups(), ..self }
+    }
+
+    /// Sets whose statistics batch norms of training have.
+    pub(crate) fn in_groups(self, groups: BatchGroups) -> Cx<'a> {
+        Cx { groups, ..self }
     }
 
     /// Sets the dtype of a region of mixed precision around the whole program, if there is one.
@@ -216,6 +232,7 @@ pub(crate) fn stage_of(name: &str) -> StageId {
         StageId::Captured,
         StageId::Functional,
         StageId::Autocast,
+        StageId::Grouped,
         StageId::Prim,
         StageId::Joint,
         StageId::Real,
@@ -263,6 +280,11 @@ fn autocast(graph: Graph, cx: &Cx<'_>) -> Result<Graph, Error> {
     aot_autograd::autocast(&graph, cx.mixed).map_err(Error::Autocast)
 }
 
+fn grouped(graph: Graph, cx: &Cx<'_>) -> Result<Graph, Error> {
+    let groups = cx.groups.count(&graph)?;
+    aot_autograd::batch_groups(&graph, groups).map_err(Error::BatchGroups)
+}
+
 fn prim(graph: Graph, cx: &Cx<'_>) -> Result<Graph, Error> {
     let _span = info_span!("decompose").entered();
     prims::decompose_in(&graph, cx.decompose).map_err(Error::Unsupported)
@@ -301,6 +323,7 @@ mod tests {
             StageId::Captured,
             StageId::Functional,
             StageId::Autocast,
+            StageId::Grouped,
             StageId::Prim,
             StageId::Joint,
             StageId::Real,

@@ -162,7 +162,8 @@ mod tests {
         let text = "fx 1.0\ngraph \"g\" {\n%x: f32[2] = input \"x\"\n%y: f32[2] = aten.relu.default(%x)\nreturn %y\n}";
         let graph: Result<Graph, _> = text.parse();
         let graph = graph.expect("it parses");
-        let error = verified(&STAGES[3], Some("cse"), &graph).map_err(|e| e.to_string());
+        let error =
+            verified(super::super::StageId::Prim.stage(), Some("cse"), &graph).map_err(|e| e.to_string());
         let wanted = "after pass cse of stage prim the graph should be well formed in the prim dialect";
         assert!(error.as_ref().is_err_and(|e| e.contains(wanted) && e.contains("`y`")), "{error:?}");
     }

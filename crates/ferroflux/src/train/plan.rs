@@ -7,12 +7,13 @@ use ir_core::{DType, Scalar};
 use serde::{Deserialize, Serialize};
 use tensor::Tensor;
 
-use super::graphs::{DiffOptions, forward, joint_for_loss, merged, written};
+use super::graphs::{DiffOptions, forward, joint_for_loss, merged, mixed, written};
 use super::layout::Layouts;
 use super::step::TrainOptions;
 use super::update::{self, append};
 use super::wiring::{Sink, Source, sinks, sources, user_numbers};
 use crate::code::Optimized;
+use crate::mesh::BatchGroups;
 use crate::pipeline::Cx;
 use crate::{Error, Program};
 
@@ -116,6 +117,24 @@ impl StepPlan {
         let plan =
             StepPlan { symbols, sources, sinks, numbers, reports: updated.reports, layouts, own, slots };
         Ok(Planned { plan, graph, kept: updated.slots })
+    }
+}
+
+impl Program {
+    /// The forward in prims, and the whole step after the last stage, for a layout on a mesh without a backend.
+    ///
+    /// # Errors
+    /// As for [`Program::train_step`].
+    pub(crate) fn forward_and_step(
+        &self,
+        train: &TrainOptions,
+        groups: BatchGroups,
+    ) -> Result<(Graph, Graph), Error> {
+        train.optimizer.check().map_err(Error::Optimizer)?;
+        let cx = mixed(None, train.autocast)?.in_groups(groups);
+        let forward = forward(self, train.loss, &cx)?;
+        let (_, step) = StepPlan::make(self, train, &cx)?.optimized(false, &cx)?;
+        Ok((forward, step.graph))
     }
 }
 

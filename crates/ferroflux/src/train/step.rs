@@ -278,7 +278,7 @@ impl Program {
         let cx = mixed(Some((backend, options)), train.autocast)?;
         let forward = super::graphs::forward(self, train.loss, &cx)?;
         let (mut plan, whole, _) = self.optimized_step(train, false, &cx)?;
-        let Sharded { graph, parts } = mesh.shard(&whole.graph, &forward)?;
+        let Sharded { graph, parts } = mesh.shard(&whole.graph, &forward, &options.batch_groups())?;
         for slot in &mut plan.slots {
             slot.sizes = parts.sizes(&slot.name, &slot.sizes);
         }

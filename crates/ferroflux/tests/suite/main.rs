@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // a failing test may panic
 
 mod autocast;
+mod batch_groups;
 mod c_backend;
 mod cache;
 mod capture;

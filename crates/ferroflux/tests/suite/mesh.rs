@@ -68,7 +68,7 @@ impl ferroflux::WeightSource for Filled {
 }
 
 /// A network of the corpus: its first archive.
-fn golden(name: &str) -> Option<Program> {
+pub(crate) fn golden(name: &str) -> Option<Program> {
     let mut zip = Cases::open(&corpus()?.join(format!("{name}.zip"))).unwrap();
     let archive = zip.archive(&zip.names()[0]).unwrap();
     let mut program = Program::from_bytes(archive).unwrap();
@@ -77,7 +77,7 @@ fn golden(name: &str) -> Option<Program> {
 }
 
 /// Inputs by a formula: small numbers, indices that are in range of any table.
-fn inputs(program: &Program) -> Vec<Tensor> {
+pub(crate) fn inputs(program: &Program) -> Vec<Tensor> {
     let infos = program.inputs();
     let one = |meta: &ferroflux::ir_core::TensorMeta| {
         let sizes: Vec<usize> = meta.sizes.iter().map(|s| s.as_const().unwrap() as usize).collect();

@@ -1,11 +1,11 @@
 //! The training cases of the corpus, where it is next to the project: loss and gradients of the joint graph on meshes, against
 //! one rank.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use aot_autograd::passes::{PassCx, optimize};
-use aot_autograd::{JointOptions, Tangents, Wrt, functionalize, joint};
-use fx_ir::{Graph, InputKind, OutputKind};
+use aot_autograd::{JointOptions, Tangents, Wrt, batch_groups, functionalize, joint};
+use fx_ir::{Graph, InputKind, NodeId, OutputKind};
 use sharding::{Costs, Mesh, Plan, propagate, spec};
 use tensor::Tensor;
 use testing::cases::{Cases, corpus};
@@ -14,10 +14,16 @@ use crate::ranks::{self, Symbols};
 
 /// Forward and joint graph of a case.
 fn graphs(name: &str) -> Option<(Graph, Graph)> {
+    graphs_in(name, 1)
+}
+
+/// The same with the statistics of batch norms over this many groups of samples.
+fn graphs_in(name: &str, groups: u32) -> Option<(Graph, Graph)> {
     let mut zip = Cases::open(&corpus()?.join(format!("train/{name}.zip"))).unwrap();
     let archive = zip.archive(&zip.names()[0]).unwrap();
     let captured = pt2::Archive::from_bytes(archive).and_then(|a| a.program(None)).unwrap().graph;
     let functional = functionalize(&captured).unwrap_or_else(|e| panic!("{}", e[0]));
+    let functional = batch_groups(&functional, groups).unwrap_or_else(|e| panic!("{}", e[0]));
     let mut prims = prims::decompose(&functional).unwrap_or_else(|e| panic!("{}", e[0]));
     optimize(&mut prims, &PassCx::before_joint());
     let options = JointOptions { wrt: Wrt::Parameters, tangents: Tangents::Loss };
@@ -116,4 +122,39 @@ fn a_transformer_of_patches_on_meshes() {
 #[test]
 fn other_networks_on_meshes() {
     ["dlrm", "gcn", "lstm"].into_iter().for_each(|name| check(name, &MESHES));
+}
+
+/// Collectives that a call depends on, by name.
+fn behind(graph: &Graph, of: NodeId) -> Vec<String> {
+    let (mut wanted, mut found) = (HashSet::from([of]), Vec::new());
+    for (id, node) in graph.iter().rev().filter(|(_, node)| node.as_call().is_some()) {
+        if wanted.contains(&id) {
+            node.for_each_use(&mut |v| _ = wanted.insert(graph.values[v].def));
+            if node.as_call().is_some_and(|(target, _)| target == "prims.all_reduce") {
+                found.push(graph.node_name(id).to_owned());
+            }
+        }
+    }
+    found
+}
+
+/// With the statistics of each rank's samples no convolution waits for those of another rank, forward or backward; with those of
+/// the whole batch nearly all do.
+#[test]
+fn convolutions_wait_for_no_statistics_of_other_ranks() {
+    let waiting = |groups: u32| {
+        let (forward, graph) = graphs_in("resnet18_narrow", groups)?;
+        let mesh: Mesh = "dp=2".parse().unwrap();
+        let fixed = Plan::usual(&mesh).resolve(&graph, &forward, &mesh, &Costs::default()).unwrap();
+        let layout = propagate(&graph, &mesh, &fixed, &Costs::default()).unwrap();
+        sharding::check_batch_norms(&graph, &mesh, &layout, (groups, &[0])).unwrap();
+        let local = sharding::localize(&graph, &mesh, &layout, &[1]).unwrap().graph;
+        let is_conv = |id: &NodeId| local.nodes[*id].as_call().is_some_and(|(t, _)| t.contains("conv"));
+        let convs: Vec<NodeId> = local.order.iter().copied().filter(is_conv).collect();
+        let waits = |id: &&NodeId| behind(&local, **id).iter().any(|name| name.contains("batch_norm"));
+        Some((convs.iter().filter(waits).count(), convs.len()))
+    };
+    let (Some((own, all)), Some((whole, _))) = (waiting(2), waiting(1)) else { return };
+    assert_eq!(own, 0, "of {all} convolutions");
+    assert!(whole * 10 >= all * 9, "{whole} of {all} convolutions wait for the whole batch");
 }

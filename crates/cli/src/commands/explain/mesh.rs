@@ -3,19 +3,23 @@
 use std::io::Write;
 
 use anyhow::Result;
-use ferroflux::mesh::{LaidOut, layout};
+use ferroflux::mesh::{LaidOut, Plan, layout, step_layout};
 use serde_json::{Value, json};
 
-use crate::mesh::MeshArgs;
+use super::{Args, step};
 use crate::model::Model;
 use crate::show;
 
 /// Prints the placement of every value, the exchanges, and predicted memory and time.
-pub(super) fn run(args: &MeshArgs, model: &Model, as_json: bool, out: &mut dyn Write) -> Result<()> {
-    let Some(mesh) = &args.mesh else { return Ok(()) };
-    let plan = args.plan()?;
-    let found = layout(&model.program, mesh, plan.as_ref())?;
-    if as_json {
+pub(super) fn run(args: &Args, model: &Model, out: &mut dyn Write) -> Result<()> {
+    let Some(mesh) = &args.mesh.mesh else { return Ok(()) };
+    let mut plan = args.mesh.plan()?.unwrap_or_else(|| Plan::usual(mesh));
+    plan.batch_norm = args.mesh.batch_norm.unwrap_or(plan.batch_norm);
+    let found = match args.train {
+        true => step_layout(&model.program, &step(), mesh, Some(&plan))?,
+        false => layout(&model.program, mesh, Some(&plan))?,
+    };
+    if args.json {
         writeln!(out, "{}", json(model, mesh, &found))?;
         return Ok(());
     }
