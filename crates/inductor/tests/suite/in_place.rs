@@ -95,9 +95,9 @@ graph "tables" {
   %b: f32[40000, 64] = aten.embedding_dense_backward.default(%h, %at, 40000, -1, false)
   %i: f32[6, 64] = aten.cos.default(%g)
   %c: f32[40000, 64] = aten.embedding_dense_backward.default(%i, %at, 40000, -1, false)
-  %new_first: f32[40000, 64] = aten.sub.Tensor(%first, %a, alpha=0.1)
-  %new_second: f32[40000, 64] = aten.sub.Tensor(%second, %b, alpha=0.1)
-  %new_third: f32[40000, 64] = aten.sub.Tensor(%third, %c, alpha=0.1)
+  %new_first: f32[40000, 64] = aten.sub.Tensor(%first, %a, 0.1)
+  %new_second: f32[40000, 64] = aten.sub.Tensor(%second, %b, 0.1)
+  %new_third: f32[40000, 64] = aten.sub.Tensor(%third, %c, 0.1)
   return buffer "first" = %new_first
   return buffer "second" = %new_second
   return buffer "third" = %new_third
