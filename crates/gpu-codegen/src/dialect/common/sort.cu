@@ -42,12 +42,52 @@ template <bool DESCENDING, class I, class T> DEV I sort_item(T x, u32 position) 
     return item;
 }
 
-// Sorts each row of N adjacent items (a power of two) among ALL in shared memory by a bitonic network.
-template <int N, int ALL, int THREADS, class I> DEV void block_sort(I *items) {
+// The passes of a bitonic network over the EACH adjacent items of each thread from `first` on, for runs of `k` items of rows of N, whose
+// pairs are `top` apart and less: by registers of other lanes, then by the thread's own.
+template <int N, int EACH, class I> DEV void wave_passes(I (&x)[EACH], int first, int k, int top) {
     #pragma unroll 1
-    for (int k = 2; k <= N; k <<= 1) {
+    for (int j = top; j >= EACH; j >>= 1) {
+        const bool lower = (first & j) == 0;
+        #pragma unroll
+        for (int e = 0; e < EACH; ++e) {
+            const bool up = ((first + e) & (N - 1) & k) == 0;
+            const I other = shuffle_xor(x[e], j / EACH);
+            if (lower == up ? item_before(other, x[e]) : item_before(x[e], other)) x[e] = other;
+        }
+    }
+    #pragma unroll
+    for (int j = EACH / 2; j > 0; j >>= 1) {
+        if (j > top) continue;
+        #pragma unroll
+        for (int e = 0; e < EACH; ++e) {
+            if (e & j) continue;
+            const bool up = ((first + e) & (N - 1) & k) == 0;
+            const I a = x[e], b = x[e + j];
+            if (item_before(b, a) == up) {
+                x[e] = b;
+                x[e + j] = a;
+            }
+        }
+    }
+}
+
+// Sorts each row of N adjacent items (a power of two) among ALL in shared memory by a bitonic network. Only pairs that are further
+// apart than a wave's items pass through shared memory.
+template <int N, int ALL, int THREADS, class I> DEV void block_sort(I *items) {
+    constexpr int EACH = ALL / THREADS, OWN = EACH * WAVE;
+    const int first = (int)threadIdx.x * EACH;
+    I x[EACH];
+    block_sync();
+    #pragma unroll
+    for (int e = 0; e < EACH; ++e) x[e] = items[first + e];
+    #pragma unroll 1
+    for (int k = 2; k <= N && k <= OWN; k <<= 1) wave_passes<N, EACH>(x, first, k, k / 2);
+    #pragma unroll 1
+    for (int k = 2 * OWN; k <= N; k <<= 1) {
+        #pragma unroll
+        for (int e = 0; e < EACH; ++e) items[first + e] = x[e];
         #pragma unroll 1
-        for (int j = k >> 1; j > 0; j >>= 1) {
+        for (int j = k / 2; j >= OWN; j >>= 1) {
             block_sync();
             for (int t = threadIdx.x; t < ALL / 2; t += THREADS) {
                 int i = 2 * t - (t & (j - 1));
@@ -59,7 +99,13 @@ template <int N, int ALL, int THREADS, class I> DEV void block_sort(I *items) {
                 }
             }
         }
+        block_sync();
+        #pragma unroll
+        for (int e = 0; e < EACH; ++e) x[e] = items[first + e];
+        wave_passes<N, EACH>(x, first, k, OWN / 2);
     }
+    #pragma unroll
+    for (int e = 0; e < EACH; ++e) items[first + e] = x[e];
     block_sync();
 }
 
