@@ -1,11 +1,13 @@
 //! Sorting. Rows that fit into shared memory are sorted there, several short ones per block. Longer rows are sorted in
-//! pieces that are merged pairwise through scratch memory. The sort is stable: positions break ties.
+//! pieces that are merged pairwise through scratch memory. Where rows are few and not too long, every element's place is counted
+//! instead: the number of those before it, which keeps the whole device busy. The sort is stable: positions break ties.
 
 pub(crate) mod ordered;
 
 use ir_core::{DType, SymExpr};
 use kernel_ir::{ExternCall, ExternOp, Operand, Program};
 
+use crate::loops::hint;
 use crate::text::body::{BodyWriter, Uses};
 use crate::text::template::{assemble, blocks_of, element, unravel, volume};
 use crate::{ENTRY, GenError, Kernel, Launch, MAX_BLOCKS, THREADS, Target, Variant};
@@ -16,19 +18,29 @@ const MIN_ITEMS: i64 = 1024;
 const SHARED: i64 = 32 * 1024;
 /// Items that a block merges.
 const TILE: i64 = 2048;
+/// Elements from which places are counted, and pairs up to which they are: some 25 µs of an H200.
+const MIN_COUNTED: i64 = 128;
+const MAX_PAIRS: i64 = 1 << 27;
+/// Elements whose places a wave counts together.
+const COUNTED: i64 = 4;
 /// The assumed maximum length of rows of unknown length: positions have 32 bits.
 const MAX_LENGTH: i64 = 1 << 32;
 
 /// Returns the candidate implementations, best first by rule.
-pub(crate) fn variants(program: &Program, k: &ExternCall, _: &Target) -> Result<Vec<Variant>, GenError> {
+pub(crate) fn variants(program: &Program, k: &ExternCall, target: &Target) -> Result<Vec<Variant>, GenError> {
     let sort = Sort::of(program, k)?;
     let most = sort.length.range(&program.bounds()).1.unwrap_or(MAX_LENGTH);
     if most > MAX_LENGTH {
         let what = format!("{}: rows of more than {MAX_LENGTH} elements are not sorted", k.name);
         return Err(GenError::Routine(what));
     }
+    let mut all = Vec::new();
+    if sort.is_counted() {
+        all.push(Variant::single("count", sort.by_counting(target)?));
+    }
     if most <= sort.merging().capacity() {
-        return Ok(vec![Variant::single("block", sort.in_shared_memory(most)?)]);
+        all.push(Variant::single("block", sort.in_shared_memory(most)?));
+        return Ok(all);
     }
     let merging = sort.merging();
     let mut uses = merging.uses();
@@ -36,7 +48,8 @@ pub(crate) fn variants(program: &Program, k: &ExternCall, _: &Target) -> Result<
     let mut kernels = vec![merging.pieces(&sort.writer(), uses, &make)?];
     kernels.extend(merging.merges(&sort.writer(), most)?);
     kernels.push(sort.finish(&merging)?);
-    Ok(vec![Variant { name: "merge".into(), kernels, scratch: merging.scratch() }])
+    all.push(Variant { name: "merge".into(), kernels, scratch: merging.scratch() });
+    Ok(all)
 }
 
 /// A sort and the representation of its items.
@@ -151,6 +164,54 @@ block_sync();
         );
         let blocks = blocks_of(&volume(&self.others), together);
         assemble(self.program, ENTRY, &uses, Launch::flat(blocks, threads as u32), &body)
+    }
+
+    /// Whether counting the place of every element takes less than the passes of a sort.
+    fn is_counted(&self) -> bool {
+        let (rows, length) = (hint(self.program, &volume(&self.others)), hint(self.program, self.length));
+        length >= MIN_COUNTED && rows.saturating_mul(length).saturating_mul(length) <= MAX_PAIRS
+    }
+
+    /// The kernel in which a wave counts the items before each of a few: its lanes share the row.
+    fn by_counting(&self, target: &Target) -> Result<Kernel, GenError> {
+        let mut uses = Uses::default();
+        let (rows, length) = self.counts(&mut uses);
+        let (make, write, item) = (self.make(&mut uses), self.write(&mut uses), self.item);
+        let waves = i64::from(THREADS / target.wave);
+        let body = format!(
+            "const int lane = threadIdx.x % WAVE;
+const idx groups = ({length} + {COUNTED} - 1) / {COUNTED};
+for (idx unit = blockIdx.x * (idx){waves} + threadIdx.x / WAVE; unit < {rows} * groups; unit += (idx)gridDim.x * {waves}) {{
+const idx row = unit / groups, start = unit % groups * {COUNTED};
+{item} own[{COUNTED}];
+i32 place[{COUNTED}] = {{}};
+#pragma unroll
+for (int e = 0; e < {COUNTED}; ++e) {{
+const idx at = start + e;
+{item} item;
+last_item(item);
+if (at < {length}) {{
+{make}}}
+own[e] = item;
+}}
+for (idx at = lane; at < {length}; at += WAVE) {{
+{item} item;
+{make}#pragma unroll
+for (int e = 0; e < {COUNTED}; ++e) place[e] += item_before(item, own[e]);
+}}
+#pragma unroll
+for (int e = 0; e < {COUNTED}; ++e) {{
+const idx at = team_combine<SUM, WAVE>(place[e], (void *)0);
+if (lane == e && start + e < {length}) {{
+const {item} item = own[e];
+{write}}}
+}}
+}}
+"
+        );
+        let groups = self.length.ceil_div(&SymExpr::from_i64(COUNTED));
+        let blocks = blocks_of(&(volume(&self.others) * groups), waves);
+        assemble(self.program, ENTRY, &uses, Launch::flat(blocks, THREADS), &body)
     }
 
     fn merging(&self) -> Merging {

@@ -179,7 +179,7 @@ fn sorts() {
     for v in c.calls("aten.sort.default", vec![x.into(), 0i64.into()]) {
         c.output(v);
     }
-    c.check(&emulator);
+    c.check_candidates(&emulator, &["count", "block", "merge"]);
 }
 
 #[test]
