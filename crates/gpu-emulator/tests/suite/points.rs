@@ -138,9 +138,13 @@ fn logistic_functions_and_gelus() {
 #[test]
 fn rows_added_at_indices() {
     let Some(emulator) = emulator() else { return };
-    for (dtype, width, way) in
-        [(F32, 64, "wide_4"), (F32, 26, "wide_2"), (BF16, 64, "wide_8"), (F16, 36, "wide_4"), (F64, 8, "loop")]
-    {
+    for (dtype, width, way) in [
+        (F32, 64, "wide_4"),
+        (F32, 26, "wide_2"),
+        (BF16, 64, "wide_8"),
+        (F16, 36, "wide_4"),
+        (F64, 8, "loop"),
+    ] {
         let rows = 40_000 * 8 / width;
         let mut c = Case::new("rows_added");
         let table = c.input(dtype, &[50, width], |i| (i % 7) as f64);
