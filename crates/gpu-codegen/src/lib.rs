@@ -38,6 +38,7 @@ mod attention;
 mod conv;
 mod cost;
 mod dialect;
+mod fourier;
 mod fused_launch;
 mod library;
 mod loops;
@@ -255,6 +256,7 @@ pub fn variants(program: &Program, step: &Step, target: &Target) -> Result<Vec<V
         Step::Extern(k) => match k.op {
             ExternOp::AttentionBackward { .. } => attention::backward::variants(program, k, target),
             ExternOp::MaskTable(_) => attention::masks::variants(program, k, target),
+            ExternOp::Fourier { .. } => fourier::variants(program, k, target),
             ExternOp::Collective(_) | ExternOp::Wait => Err(GenError::Routine(k.name.clone())),
             _ => sort::variants(program, k, target),
         },

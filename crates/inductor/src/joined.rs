@@ -410,7 +410,7 @@ fn fit(
     let computed = matches!(
         def.kind,
         DefKind::Template(_) | DefKind::Loop { .. } | DefKind::Reduce { .. } | DefKind::Scan { .. }
-    );
+    ) || transforms(def);
     // The caller receives memory that nothing but the parts is stored to and that nothing reads.
     let is_alone = |v: BufId| uses.readers(v).len() == usize::from(v != id);
     let apart = !defs.get(place.of).output || [id, part.source, source].into_iter().all(is_alone);
@@ -422,7 +422,13 @@ fn fit(
     let own = in_part(defs, part.source, source, &index, strides)?;
     let offset = &place.offset + &part.start * &strides[dim];
     let place = Place { of: place.of, offset };
-    suits(defs, def, &own, &place).then_some(Fit { def: source, strides: own, place })
+    (transforms(def) || suits(defs, def, &own, &place)).then_some(Fit { def: source, strides: own, place })
+}
+
+/// Whether a value is a part of a Fourier transform's results, which are written one by one: the real and the imaginary parts of
+/// complex numbers in memory are as good as any place.
+fn transforms(def: &Def) -> bool {
+    matches!(def.kind, DefKind::Extern { op: ExternOp::Fourier { .. }, .. })
 }
 
 /// The strides of a value in memory where the part that shows it has `strides`.

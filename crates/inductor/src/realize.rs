@@ -405,8 +405,8 @@ fn only_source(defs: &Defs, id: BufId, numel: i64) -> Option<Option<BufId>> {
     Some(found)
 }
 
-/// Strides for a value's memory: dense, dimensions in the order in which its largest source has them; convolutions
-/// channels-last; attention with the heads inside the positions, as its readers access it.
+/// Strides for a value's memory: dense, dimensions in the order in which its largest source has them, or a Fourier transform's
+/// operand, whose lines are written as they are read; convolutions channels-last; attention with the heads inside the positions, as its readers access it.
 pub(crate) fn layout(defs: &Defs, id: BufId) -> Shape {
     let def = defs.get(id);
     let rank = def.sizes.len();
@@ -420,12 +420,28 @@ pub(crate) fn layout(defs: &Defs, id: BufId) -> Shape {
         {
             vec![0, 2, 1, 3]
         }
+        DefKind::Extern { op: ExternOp::Fourier { .. }, inputs, .. } => {
+            let order = inputs.first().and_then(|v| memory_order(defs, *v));
+            order.unwrap_or_else(|| (0..rank).collect())
+        }
         DefKind::Loop { .. } | DefKind::Reduce { .. } | DefKind::Scan { .. } => {
             source_order(defs, def).unwrap_or_else(|| (0..rank).collect())
         }
         _ => (0..rank).collect(),
     };
     dense(&def.sizes, &order)
+}
+
+/// The order of the dimensions of an operand in memory, outermost first; `None` where elements share memory.
+fn memory_order(defs: &Defs, v: BufId) -> Option<Vec<usize>> {
+    let operand = affine::operand(defs, v)?;
+    let strides: Vec<i64> = operand.strides.iter().map(|s| defs.hint(s).abs()).collect();
+    let single = |d: usize| operand.sizes[d] == SymExpr::ONE;
+    let apart = (0..strides.len()).all(|d| single(d) || strides[d] != 0);
+    let mut order: Vec<usize> = (0..strides.len()).collect();
+    // Dimensions of size 1 keep their place among the others.
+    order.sort_by_key(|&d| if single(d) { 0 } else { -strides[d] });
+    apart.then_some(order)
 }
 
 /// Dense strides with the dimensions in `order`, outermost first.

@@ -373,6 +373,18 @@ pub enum ExternOp {
         #[serde(skip)]
         visibility: Option<Box<Visibility>>,
     },
+    /// A discrete Fourier transform along a dimension, of a length that [`is_length`](crate::is_length). Since 1.12. Takes
+    /// real and imaginary parts, or real numbers alone, and gives both parts, of all results or of the first `n / 2 + 1`
+    /// (where the operand is real), or real results alone (out of the first `n / 2 + 1` numbers): [`Fourier`](crate::Fourier)
+    /// says which. All are `f32` or all `f64`.
+    Fourier {
+        /// Dimension.
+        dim: u32,
+        /// The exponent is negative.
+        forward: bool,
+        /// Factor on the results.
+        scale: f64,
+    },
     /// What a backend adds for the masks of attention; no part of a program that crosses the boundary.
     #[serde(skip)]
     MaskTable(Box<MaskTable>),

@@ -26,8 +26,8 @@ use ir_core::{Arena, Atom, DType, EntityId, SymExpr};
 use thiserror::Error;
 
 use crate::{
-    ALIGN, AccDecl, Along, BufId, Dequant, ExternCall, ExternOp, Groups, Inst, InstKind, Matmul, Operand,
-    Program, ScalarOp, Step, Storage, Val,
+    ALIGN, AccDecl, Along, BufId, Dequant, ExternCall, ExternOp, Fourier, Groups, Inst, InstKind, Matmul,
+    Operand, Program, ScalarOp, Step, Storage, Val, is_length,
 };
 
 /// Which invariant is broken, and where.
@@ -389,6 +389,7 @@ fn operands(program: &Program, step: &Step) -> Result {
             &place,
             "a matrix routine has another number of operands",
         ),
+        Step::Extern(k @ ExternCall { op: ExternOp::Fourier { .. }, .. }) => fourier(program, k, &place),
         Step::Extern(ExternCall { op: ExternOp::MaskTable(_), .. }) => {
             ensure(false, &place, "a table of a mask is added by a backend")
         }
@@ -470,6 +471,18 @@ fn groups(program: &Program, m: &Matmul, g: &Groups, place: &dyn Fn() -> String)
         _ => false,
     };
     ensure(fits, place, "its operands are not those of a product by groups")
+}
+
+/// A Fourier transform is of lines of a permitted length, between tensors that fit each other, in `f32` or `f64`.
+fn fourier(program: &Program, k: &ExternCall, place: &dyn Fn() -> String) -> Result {
+    let Some(lines) = Fourier::of(k) else {
+        return ensure(false, place, "its operands are not those of a Fourier transform");
+    };
+    ensure(is_length(lines.length), place, "a Fourier transform has another length than steps may have")?;
+    let dtype = |o: &Operand| program.buffers[o.buf].dtype;
+    let own = dtype(lines.from.0);
+    let one = k.inputs.iter().chain(&k.outputs).all(|o| dtype(o) == own);
+    ensure(one && matches!(own, DType::F32 | DType::F64), place, "a Fourier transform is in `f32` or `f64`")
 }
 
 /// An exchange, or the wait for one: one operand and one result of a dtype, whose ranks differ by the dimension of blocks.

@@ -12,7 +12,7 @@ use crate::Program;
 /// Readers refuse another major.
 pub const IR_MAJOR: u16 = 1;
 /// Grows with every addition.
-pub const IR_MINOR: u16 = 11;
+pub const IR_MINOR: u16 = 12;
 /// The minor version that introduced index checks.
 pub(crate) const CHECKS: u16 = 6;
 /// The minor version that introduced integer products.
@@ -23,6 +23,8 @@ pub(crate) const QUANTIZED_WEIGHTS: u16 = 9;
 pub(crate) const GROUPS: u16 = 10;
 /// The minor version that introduced dropout of an attention's weights.
 pub const DROPOUT: u16 = 11;
+/// The minor version that introduced Fourier transforms.
+pub const FOURIER: u16 = 12;
 const MAGIC: &[u8; 4] = b"FFXK";
 
 /// Why bytes are not a program.

@@ -8,8 +8,10 @@
 
 use thiserror::Error;
 
-use crate::wire::{CHECKS, DROPOUT, GROUPS, INTEGER_PRODUCTS, QUANTIZED_WEIGHTS, header};
-use crate::{ExternOp, IR_MAJOR, IR_MINOR, InstKind, Program, ScalarOp, Step, is_integer_product};
+use crate::wire::{CHECKS, DROPOUT, FOURIER, GROUPS, INTEGER_PRODUCTS, QUANTIZED_WEIGHTS, header};
+use crate::{
+    ExternCall, ExternOp, IR_MAJOR, IR_MINOR, InstKind, Program, ScalarOp, Step, is_integer_product,
+};
 
 /// Why a program has no form of an older minor.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -124,12 +126,17 @@ fn of_step(program: &Program, step: &Step, found: &mut Found<'_>) {
             ExternOp::Linalg { .. } => 3,
             ExternOp::AttentionBackward { .. } => 5,
             ExternOp::Collective(_) | ExternOp::Wait | ExternOp::MaskTable(_) => 7,
+            ExternOp::Fourier { .. } => FOURIER,
         },
         Step::Bind(_) | Step::Assert(_) | Step::Cond(_) | Step::For(_) | Step::While(_) => 2,
         Step::Together(_) => TOGETHER,
     };
     if since > 0 {
-        found(since, &|| format!("the step `{}`", step.kind()), step.name());
+        let what = match step {
+            Step::Extern(ExternCall { op: ExternOp::Fourier { .. }, .. }) => "a Fourier transform".to_owned(),
+            _ => format!("the step `{}`", step.kind()),
+        };
+        found(since, &|| what.clone(), step.name());
     }
     if matches!(step, Step::Attention(k) if k.sums.is_some()) {
         found(5, &|| "an attention that gives the logarithms of its sums".into(), step.name());

@@ -45,6 +45,8 @@ pub struct DecomposeCx {
     pub device_memory: bool,
     /// The program's reader knows no attention whose weights are dropped: it gets one through all scores.
     pub whole_scores: bool,
+    /// The program's reader knows no Fourier transforms: it gets products with matrices.
+    pub matrix_transforms: bool,
 }
 
 /// The same program in prims. Placeholders, symbols and outputs stay; dead calls are removed, and so are the bindings of

@@ -153,6 +153,16 @@ pub fn operations_hint(graph: &Graph, op: &'static Op, args: &[Arg], outs: &[Val
             let queries = call.call.value("q").map_or(0, |q| numel_hint(graph, q));
             return keys.map_or(made, |keys| queries.saturating_mul(10).saturating_mul(keys));
         }
+        Some(Lower::Extern(op)) if matches!(op(&call), Ok(ExternOp::Fourier { .. })) => {
+            // Each halving of a line takes about five operations a complex number.
+            let read = call.call.value("re").ok().map_or(made, |re| numel_hint(graph, re));
+            let line = outs.first().and_then(|v| {
+                let rank = graph.meta(*v)?.rank();
+                size(*v, call.call.dim(call.call.int("dim").ok()?, rank).ok()?)
+            });
+            let halvings = 64 - i64::from(line.unwrap_or(1).max(1).leading_zeros());
+            return read.max(made).saturating_mul(5 * halvings) / 2;
+        }
         Some(Lower::Scalar(_)) => return made,
         _ => None,
     };

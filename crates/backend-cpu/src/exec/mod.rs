@@ -12,6 +12,7 @@ mod error;
 mod fallback;
 mod finish;
 mod forked;
+mod fourier;
 mod grouped;
 mod jobs;
 mod linalg;
@@ -93,6 +94,7 @@ enum Op {
     /// With its index in the list of packed weights.
     Quantized(Box<quantized::QuantizedOp>, usize),
     Sort(sort::SortOp),
+    Fourier(Box<fourier::FourierOp>),
     Linalg(::linalg::host::MatrixRoutine),
     /// Run by the call itself, which holds the exchanges in progress.
     Exchange(kernel_ir::runtime::ExchangeStep),
@@ -551,6 +553,7 @@ fn run(op: &Op, call: &Call<'_>, all: &[Option<Packed>]) -> Result<(), ExecError
             q.run(call, packed(slot).and_then(|p| if let Packed::Quantized(w) = p { Some(w) } else { None }))
         }
         Op::Sort(s) => s.run(call),
+        Op::Fourier(k) => k.run(call),
         Op::Linalg(l) => linalg::run(l, call),
         // `Running::run` runs it; no operation contains another one that is an exchange.
         Op::Exchange(_) => Err(ExecError::Malformed("an exchange within another step".into())),

@@ -11,6 +11,7 @@ use kernel_ir::{Attention, Conv, Epilogue, ExternOp, LoopKernel, Matmul, Program
 use super::attention_backward::AttentionBackwardOp;
 use super::control::PlannedStep;
 use super::finish::recognise;
+use super::fourier::FourierOp;
 use super::jobs::Jobs;
 use super::loop_op::LoopOp;
 use super::narrow::{self, NarrowOp};
@@ -71,6 +72,7 @@ fn prepare(program: &mut Program, step: &Step, jobs: &mut Jobs) -> Result<Op, Ex
                 Ok(Op::AttentionBackward(Box::new(AttentionBackwardOp::new(program, e, causal, scale)?)))
             }
             ExternOp::Linalg { op, complex } => Ok(Op::Linalg(MatrixRoutine::new(program, e, op, complex)?)),
+            ExternOp::Fourier { .. } => Ok(Op::Fourier(Box::new(FourierOp::new(program, e)?))),
             ExternOp::MaskTable(_) => {
                 Err(ExecError::Malformed(format!("`{}` is a step that another backend adds", e.name)))
             }

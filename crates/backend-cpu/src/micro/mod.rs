@@ -64,6 +64,7 @@ mod depthwise;
 mod driver;
 mod epilogue;
 mod error;
+pub mod fourier;
 mod grid;
 mod isa;
 mod kernel;

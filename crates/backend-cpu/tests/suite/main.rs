@@ -8,6 +8,7 @@ mod checks;
 mod common;
 mod control;
 mod dropout;
+mod fourier;
 mod kernels;
 mod plugin;
 mod scalar_ops;

@@ -138,6 +138,7 @@ pub const CHECKS: &[Check] = &[
     check("attention", "attention with masks, causal, grouped heads", templates::attention),
     check("dropout", "attention whose weights are dropped", templates::dropout),
     check("sort", "stable sorting along any dimension", templates::sort),
+    check("fourier", "Fourier transforms along any dimension", templates::fourier),
     check("control-flow", "sizes that depend on data, conditions, loops, assertions", control::control_flow),
     check(
         "together",

@@ -1,9 +1,10 @@
-//! Templates: matrix products, convolutions and attention, each with the epilogues that fusion creates; sorting.
+//! Templates: matrix products, convolutions and attention, each with the epilogues that fusion creates; sorting, Fourier
+//! transforms.
 
 use ir_core::{DType, Scalar, Shape, SymExpr, contiguous_strides};
 use kernel_ir::{
-    Along, Attention, BodyBuilder, Conv, Dropout, Epilogue, ExternCall, ExternOp, Groups, InstKind, Matmul,
-    Operand, ScalarOp, Step, StoreMode,
+    Along, Attention, BodyBuilder, Conv, Dropout, Epilogue, ExternCall, ExternOp, FourierForm, Groups,
+    InstKind, Matmul, Operand, ScalarOp, Step, StoreMode,
 };
 
 use super::Cx;
@@ -474,6 +475,62 @@ fn unordered() -> Result<Case, Fault> {
         [3.0, f64::NAN, 1.0, 3.0, -0.0, 0.0, f64::INFINITY, 1.0, f64::NAN, -2.0, f64::NEG_INFINITY, 3.0];
     case.calls = vec![vec![tensor(DType::F32, &[12], &numbers.map(Scalar::Float))?]];
     case.name = "NaN, infinities and equal numbers".into();
+    Ok(case)
+}
+
+pub(super) fn fourier(cx: &mut Cx) -> Result<(), Fault> {
+    let mut all = Vec::new();
+    for form in [FourierForm::Complex, FourierForm::RealToHalf, FourierForm::HalfToReal] {
+        for (others, dim, length) in
+            [(vec![3], 1, 16), (vec![2, 5], 1, 15), (vec![7], 0, 22), (vec![1], 1, 1)]
+        {
+            all.push(transformed(form, DType::F32, &others, dim, length, length % 2 == 0));
+        }
+        all.push(transformed(form, DType::F64, &[3], 1, 360, true));
+    }
+    cx.cases(all)
+}
+
+/// The transform of lines of this length along `dim`, beside dimensions of the sizes `others`.
+fn transformed(
+    form: FourierForm,
+    dtype: DType,
+    others: &[i64],
+    dim: usize,
+    length: i64,
+    forward: bool,
+) -> Result<Case, Fault> {
+    let mut b = Build::new("fourier");
+    let (read, made) = form.counts(length);
+    let with = |count: i64| {
+        let mut sizes = others.to_vec();
+        sizes.insert(dim, count);
+        sizes
+    };
+    let (ins, outs) = match form {
+        FourierForm::Complex => (2, 2),
+        FourierForm::RealToHalf => (1, 2),
+        FourierForm::HalfToReal => (2, 1),
+    };
+    let inputs: Vec<Operand> = (0..ins)
+        .map(|_| {
+            let buf = b.input(dtype, shape(&with(read)));
+            b.whole(buf)
+        })
+        .collect();
+    let outputs = (0..outs)
+        .map(|_| {
+            let buf = b.output(dtype, shape(&with(made)));
+            b.whole(buf)
+        })
+        .collect();
+    let op = ExternOp::Fourier { dim: dim as u32, forward, scale: 0.25 };
+    let (name, origins) = ("fourier".into(), vec![]);
+    b.program.steps.push(Step::Extern(ExternCall { name, origins, op, inputs, outputs }));
+    let numbers = (0..ins).map(|n| filled(dtype, &dims(&with(read)), 91 + n)).collect::<Result<_, _>>()?;
+    let mut case =
+        Case::new(format!("{form:?} of {length}, {dtype}{others:?} along {dim}"), b.finish(), numbers);
+    case.tolerance = SUMS;
     Ok(case)
 }
 

@@ -170,9 +170,15 @@ impl<'a> Cx<'a> {
     /// For a program that this backend compiles. Without it decompositions and mixed precision are those of a CPU, and no region of
     /// mixed precision is around the whole program.
     pub(crate) fn on(self, backend: &LoadedBackend, options: &Options) -> Cx<'a> {
-        let dropout = IrVersion::kernel_ir(kernel_ir::IR_MAJOR, kernel_ir::DROPOUT);
-        let whole_scores = !backend.reads().iter().any(|own| own.reads(dropout));
-        let decompose = DecomposeCx { device_memory: backend.has_device_memory(), whole_scores };
+        let lacks = |minor: u16| {
+            let version = IrVersion::kernel_ir(kernel_ir::IR_MAJOR, minor);
+            !backend.reads().iter().any(|own| own.reads(version))
+        };
+        let decompose = DecomposeCx {
+            device_memory: backend.has_device_memory(),
+            whole_scores: lacks(kernel_ir::DROPOUT),
+            matrix_transforms: lacks(kernel_ir::FOURIER),
+        };
         Cx { decompose, mixed: options.mixed(backend), groups: options.batch_groups(), ..self }
     }
 

@@ -69,12 +69,13 @@ const FIRST: [&str; 4] = [
 const TILES: [&str; 2] = [include_str!("common/launch.cu"), include_str!("common/tile.cu")];
 const PLAIN: &str = include_str!("common/plain.cu");
 /// What stands behind the vendor's products.
-const LAST: [&str; 6] = [
+const LAST: [&str; 7] = [
     include_str!("common/warpgroup.cu"),
     include_str!("common/flash.cu"),
     include_str!("common/flash_sections.cu"),
     include_str!("common/loops.cu"),
     include_str!("common/sort.cu"),
+    include_str!("common/fourier.cu"),
     include_str!("common/depthwise.cu"),
 ];
 

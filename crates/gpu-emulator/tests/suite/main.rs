@@ -14,6 +14,7 @@ mod decode;
 mod depthwise;
 mod epilogues;
 mod few_rows;
+mod fourier;
 mod fused_launch;
 mod grouped;
 mod index_calls;

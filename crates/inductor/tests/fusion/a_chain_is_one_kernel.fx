@@ -13,7 +13,7 @@ graph "g" {
 }
 
 # expected:
-# kir 1.11
+# kir 1.12
 # program "g"
 # buffer b0 "x" f32[4, 6]{6, 1}+0 input 0
 # buffer b1 "b" f32[6]{1}+0 constant 0

@@ -11,7 +11,7 @@ graph "g" {
 }
 
 # expected:
-# kir 1.11
+# kir 1.12
 # program "g"
 # site "aten.embedding.default" "emb: forward at net.py:7" dim 0
 # buffer b0 "t" f32[10, 4]{4, 1}+0 input 0

@@ -21,7 +21,7 @@ graph "g" {
 }
 
 # expected:
-# kir 1.11
+# kir 1.12
 # program "g"
 # buffer b0 "x" f32[16, 32]{32, 1}+0 input 0
 # buffer b1 "w" f32[32, 32]{32, 1}+0 constant 0

@@ -14,7 +14,7 @@ graph "g" {
 }
 
 # expected:
-# kir 1.11
+# kir 1.12
 # program "g"
 # buffer b0 "x" f32[3, 4]{4, 1}+0 input 0
 # buffer b1 "w" f32[4, 8]{8, 1}+0 constant 0

@@ -13,7 +13,7 @@ graph "g" {
 }
 
 # expected:
-# kir 1.11
+# kir 1.12
 # program "g"
 # buffer b0 "x" f32[4, 3]{3, 1}+0 input 0
 # buffer b1 "w" f32[3, 5]{5, 1}+0 constant 0

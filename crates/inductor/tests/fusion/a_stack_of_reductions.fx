@@ -18,7 +18,7 @@ graph "g" {
 }
 
 # expected:
-# kir 1.11
+# kir 1.12
 # program "g"
 # symbol s0 "batch" 1..=64 hint 3
 # buffer b0 "x" f32[s0, 8, 5]{40, 5, 1}+0 input 0

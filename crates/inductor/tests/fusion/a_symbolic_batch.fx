@@ -12,7 +12,7 @@ graph "g" {
 }
 
 # expected:
-# kir 1.11
+# kir 1.12
 # program "g"
 # symbol s0 "batch" 1..=64 hint 4
 # buffer b0 "x" f32[s0, 3]{3, 1}+0 input 0

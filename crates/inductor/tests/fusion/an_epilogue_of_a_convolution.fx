@@ -14,7 +14,7 @@ graph "g" {
 }
 
 # expected:
-# kir 1.11
+# kir 1.12
 # program "g"
 # buffer b0 "x" f32[1, 2, 5, 5]{50, 25, 5, 1}+0 input 0
 # buffer b1 "r" f32[1, 3, 3, 3]{27, 9, 3, 1}+0 input 1

@@ -18,7 +18,7 @@ graph "g" {
 }
 
 # expected:
-# kir 1.11
+# kir 1.12
 # program "g"
 # buffer b0 "x" f32[1, 4, 5, 5]{100, 25, 5, 1}+0 input 0
 # buffer b1 "w" f32[4, 4, 1, 1]{4, 1, 1, 1}+0 constant 0

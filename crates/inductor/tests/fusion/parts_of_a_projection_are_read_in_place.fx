@@ -16,7 +16,7 @@ graph "g" {
 }
 
 # expected:
-# kir 1.11
+# kir 1.12
 # program "g"
 # buffer b0 "q" f32[2, 3, 2, 4]{72, 24, 4, 1}+0 input 0
 # buffer b1 "k" f32[2, 2, 3, 4]{72, 4, 24, 1}+0 input 1

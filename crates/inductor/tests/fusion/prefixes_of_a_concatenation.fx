@@ -22,7 +22,7 @@ graph "g" {
 }
 
 # expected:
-# kir 1.11
+# kir 1.12
 # program "g"
 # buffer b0 "x" f32[2, 4, 3, 3]{36, 9, 3, 1}+0 input 0
 # buffer b1 "s" f32[4, 4, 1, 1]{4, 1, 1, 1}+0 constant 0

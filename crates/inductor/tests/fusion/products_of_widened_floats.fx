@@ -18,7 +18,7 @@ graph "g" {
 }
 
 # expected:
-# kir 1.11
+# kir 1.12
 # program "g"
 # buffer b0 "q" bf16[2, 5, 4]{20, 4, 1}+0 input 0
 # buffer b1 "k" bf16[2, 6, 4]{24, 4, 1}+0 input 1

@@ -17,7 +17,7 @@ graph "g" {
 }
 
 # expected:
-# kir 1.11
+# kir 1.12
 # program "g"
 # buffer b0 "a" bf16[4, 6]{6, 1}+0 constant 0
 # buffer b1 "b" bf16[2, 3, 5]{15, 5, 1}+0 constant 1

@@ -40,7 +40,7 @@ graph "g" {
 }
 
 # expected:
-# kir 1.11
+# kir 1.12
 # program "g"
 # buffer b0 "x" f32[2, 20, 64]{1280, 64, 1}+0 input 0
 # buffer b1 "w" f32[24, 20]{20, 1}+0 constant 0

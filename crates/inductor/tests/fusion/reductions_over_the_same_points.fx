@@ -12,7 +12,7 @@ graph "g" {
 }
 
 # expected:
-# kir 1.11
+# kir 1.12
 # program "g"
 # buffer b0 "x" f32[4, 16]{16, 1}+0 input 0
 # buffer b1 "s" f32[4]{1}+0 output

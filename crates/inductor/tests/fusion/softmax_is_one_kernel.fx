@@ -18,7 +18,7 @@ graph "g" {
 }
 
 # expected:
-# kir 1.11
+# kir 1.12
 # program "g"
 # buffer b0 "x" f32[4, 5]{5, 1}+0 input 0
 # buffer b1 "e" f32[4, 5]{5, 1}+0 arena

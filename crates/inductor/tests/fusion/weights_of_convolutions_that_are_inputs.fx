@@ -26,7 +26,7 @@ graph "g" {
 }
 
 # expected:
-# kir 1.11
+# kir 1.12
 # program "g"
 # buffer b0 "x" f32[2, 3, 6, 6]{108, 36, 6, 1}+0 input 0
 # buffer b1 "w" f32[4, 3, 3, 3]{27, 9, 3, 1}+0 input 1

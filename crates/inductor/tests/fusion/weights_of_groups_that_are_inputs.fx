@@ -16,7 +16,7 @@ graph "g" {
 }
 
 # expected:
-# kir 1.11
+# kir 1.12
 # program "g"
 # buffer b0 "x" f32[2, 2, 4]{8, 4, 1}+0 input 0
 # buffer b1 "w" f32[2, 2, 3]{6, 3, 1}+0 input 1

@@ -16,7 +16,7 @@ graph "chain" {
 }
 
 # expected:
-# kir 1.11
+# kir 1.12
 # program "chain"
 # site "aten.index_copy.default" "" dim 0
 # site "aten.index_add.default" "" dim 0

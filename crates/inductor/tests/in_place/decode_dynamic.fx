@@ -11,7 +11,7 @@ graph "decode" {
 }
 
 # expected:
-# kir 1.11
+# kir 1.12
 # program "decode"
 # symbol s0 "n" 1..=16 hint 4
 # buffer b0 "cache" f32[16, 4]{4, 1}+0 input 0

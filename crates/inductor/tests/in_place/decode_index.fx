@@ -16,7 +16,7 @@ graph "decode" {
 }
 
 # expected:
-# kir 1.11
+# kir 1.12
 # program "decode"
 # site "aten.index_copy.default" "" dim 1
 # buffer b0 "cache" f32[2, 16, 4]{64, 4, 1}+0 input 0

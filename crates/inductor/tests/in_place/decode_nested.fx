@@ -12,7 +12,7 @@ graph "decode" {
 }
 
 # expected:
-# kir 1.11
+# kir 1.12
 # program "decode"
 # buffer b0 "cache" bf16[3, 2, 16, 4]{128, 64, 4, 1}+0 input 0
 # buffer b1 "k" bf16[2, 2, 4]{8, 4, 1}+0 input 1

@@ -20,7 +20,7 @@ graph "parts" {
 }
 
 # expected:
-# kir 1.11
+# kir 1.12
 # program "parts"
 # buffer b0 "state" f32[4, 8]{8, 1}+0 input 0
 # buffer b1 "x" f32[4, 8]{8, 1}+0 input 1

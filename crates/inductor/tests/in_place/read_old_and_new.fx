@@ -16,7 +16,7 @@ graph "reads" {
 }
 
 # expected:
-# kir 1.11
+# kir 1.12
 # program "reads"
 # buffer b0 "a" f32[4, 6]{6, 1}+0 input 0
 # buffer b1 "new" f32[4, 6]{6, 1}+0 view b0

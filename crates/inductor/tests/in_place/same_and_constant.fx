@@ -14,7 +14,7 @@ graph "reset" {
 }
 
 # expected:
-# kir 1.11
+# kir 1.12
 # program "reset"
 # buffer b0 "x" f32[3]{1}+0 input 0
 # buffer b1 "kept" f32[3]{1}+0 input 1

@@ -21,7 +21,7 @@ graph "sgd" {
 }
 
 # expected:
-# kir 1.11
+# kir 1.12
 # program "sgd"
 # buffer b0 "x" f32[8, 6]{6, 1}+0 input 0
 # buffer b1 "w" f32[6, 3]{3, 1}+0 input 1

@@ -18,7 +18,7 @@ graph "statistics" {
 }
 
 # expected:
-# kir 1.11
+# kir 1.12
 # program "statistics"
 # buffer b0 "x" f32[64, 3]{3, 1}+0 input 0
 # buffer b1 "mean" f32[3]{1}+0 input 1

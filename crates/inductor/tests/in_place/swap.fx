@@ -10,7 +10,7 @@ graph "swap" {
 }
 
 # expected:
-# kir 1.11
+# kir 1.12
 # program "swap"
 # buffer b0 "a" f32[256, 128]{128, 1}+0 input 0
 # buffer b1 "b" f32[256, 128]{128, 1}+0 input 1

@@ -12,7 +12,7 @@ graph "swap" {
 }
 
 # expected:
-# kir 1.11
+# kir 1.12
 # program "swap"
 # buffer b0 "a" f32[5, 5]{5, 1}+0 input 0
 # buffer b1 "b" f32[5, 5]{5, 1}+0 input 1

@@ -21,7 +21,7 @@ graph "order" {
 }
 
 # expected:
-# kir 1.11
+# kir 1.12
 # program "order"
 # buffer b0 "x" f32[4, 3, 7]{21, 7, 1}+0 input 0
 # buffer b1 "y" f32[5, 9]{9, 1}+0 input 1

@@ -34,7 +34,7 @@ graph "updates" {
 }
 
 # expected:
-# kir 1.11
+# kir 1.12
 # program "updates"
 # symbol s0 "n" 1..=16 hint 4
 # buffer b0 "a" f32[6, 3]{3, 1}+0 input 0

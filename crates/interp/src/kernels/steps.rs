@@ -3,7 +3,8 @@
 use ir_core::DType;
 use ir_core::SymId;
 use kernel_ir::{
-    Along, Attention, Bind, Conv, Dequant, ExternCall, ExternOp, Groups, Matmul, Operand, Program, Step,
+    Along, Attention, Bind, Conv, Dequant, ExternCall, ExternOp, Fourier, Groups, Matmul, Operand, Program,
+    Step,
 };
 use tensor::{Tensor, TensorError, linalg};
 
@@ -260,9 +261,26 @@ fn routine(call: &ExternCall, bindings: &Bindings, memory: &mut Memory) -> Resul
         (ExternOp::AttentionBackward { causal, scale, .. }, ..) => {
             attention_backward(call, *causal, *scale, bindings, memory)
         }
+        (ExternOp::Fourier { .. }, ..) => fourier(call, bindings, memory),
         (ExternOp::Linalg { op, complex }, ..) => super::linalg::run(call, *op, *complex, bindings, memory),
         _ => Err(KernelError::malformed(&call.name, "a routine with the wrong number of operands")),
     }
+}
+
+fn fourier(call: &ExternCall, bindings: &Bindings, memory: &mut Memory) -> Result<(), KernelError> {
+    let wrong = || KernelError::malformed(&call.name, "its operands are not those of a Fourier transform");
+    let lines = Fourier::of(call).ok_or_else(wrong)?;
+    let read = |o: &Operand| memory.operand(&call.name, o, bindings);
+    let (re, im) = (read(lines.from.0)?, lines.from.1.map(read).transpose()?);
+    let length = usize::try_from(lines.length).map_err(|_| wrong())?;
+    let (forward, scale) = (lines.forward, lines.scale);
+    let results = prims::ops::run_fourier(lines.form, length, lines.dim, forward, scale, (&re, im.as_ref()))
+        .map_err(refused(&call.name))?;
+    drop((re, im));
+    call.outputs
+        .iter()
+        .zip(&results)
+        .try_for_each(|(operand, result)| memory.store_operand(&call.name, operand, result, bindings))
 }
 
 /// Stable sort along `dim`; `NaN` counts as largest. Values and positions (`i64`), row-major.

@@ -263,6 +263,11 @@ impl fmt::Display for ExternCall {
                 let words = op.words().join(" ");
                 writeln!(f, "extern {} {words}{complex}{}", quote(&self.name), from(&self.origins))?;
             }
+            ExternOp::Fourier { dim, forward, scale } => {
+                let sign = if *forward { "forward" } else { "backward" };
+                let (name, scale, from) = (quote(&self.name), float(*scale), from(&self.origins));
+                writeln!(f, "extern {name} fourier dim {dim} {sign} scale {scale}{from}")?;
+            }
             ExternOp::Collective(c) => {
                 let (group, started) = (quote(&c.group), if c.asynchronous { " started" } else { "" });
                 let words = match c.op {

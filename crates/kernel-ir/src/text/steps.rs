@@ -191,6 +191,7 @@ fn extern_call(c: &mut Cursor<'_>) -> Result<ExternCall> {
             let dropout = if c.eat_word("kept_factor") { Some(c.float()?) } else { None };
             ExternOp::AttentionBackward { causal, scale, dropout, visibility: None }
         }
+        "fourier" => fourier(c)?,
         "wait" => ExternOp::Wait,
         "all_reduce" => collective(c, |c| Ok(CollectiveOp::AllReduce(combine(c)?)))?,
         "all_gather" => collective(c, |_| Ok(CollectiveOp::AllGather))?,
@@ -246,6 +247,20 @@ fn sort(c: &mut Cursor<'_>) -> Result<ExternOp> {
         "descending" => Ok(ExternOp::Sort { dim, descending: true }),
         _ => Err(c.expected_at(mark, "`ascending` or `descending`")),
     }
+}
+
+/// ` dim 0 forward scale 1.0`
+fn fourier(c: &mut Cursor<'_>) -> Result<ExternOp> {
+    c.expect_word("dim")?;
+    let dim = c.number("the dimension")?;
+    let mark = c.mark();
+    let forward = match c.word() {
+        "forward" => true,
+        "backward" => false,
+        _ => return Err(c.expected_at(mark, "`forward` or `backward`")),
+    };
+    c.expect_word("scale")?;
+    Ok(ExternOp::Fourier { dim, forward, scale: c.float()? })
 }
 
 fn reduce_op(c: &mut Cursor<'_>) -> Result<ReduceOp> {

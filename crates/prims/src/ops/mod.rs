@@ -41,6 +41,7 @@ mod shapes;
 mod shardings;
 mod signals;
 
+pub use primitive::fourier::run_fourier;
 pub use primitive::linalg_run::{LinalgRunError, run_linalg};
 pub(crate) use primitive::reduce::reduced_dims;
 pub use primitive::shape::reshape_index;
@@ -61,6 +62,7 @@ pub const FAMILIES: &[&[OpDef]] = &[
     primitive::index::OPS,
     primitive::linalg::OPS,
     primitive::sort::OPS,
+    primitive::fourier::OPS,
     primitive::special::OPS,
     primitive::collective::OPS,
     // Composites.

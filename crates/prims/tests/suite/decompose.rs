@@ -1,6 +1,7 @@
 //! File tests of the decomposition: every `tests/decompose/*.fx` is a functional graph, followed by the prims that it becomes,
 //! or by every call that is refused. `# test decompose device` is for a program in memory of a device,
-//! `# test decompose whole scores` for a reader that knows no dropout in attention. `BLESS=1` rewrites the expectations.
+//! `# test decompose whole scores` for a reader that knows no dropout in attention, `# test decompose matrix transforms` for one
+//! that knows no Fourier transforms. `BLESS=1` rewrites the expectations.
 
 use std::path::Path;
 
@@ -14,15 +15,21 @@ fn every_file_becomes_what_it_expects() {
 }
 
 fn decomposed(file: &File) -> Result<String, String> {
-    let (device_memory, whole_scores) = match file.directive()? {
-        "decompose" => (false, false),
-        "decompose device" => (true, false),
-        "decompose whole scores" => (false, true),
-        _ => return Err("begin with `# test decompose`, `… device` or `… whole scores`".into()),
+    let plain = prims::DecomposeCx::default();
+    let cx = match file.directive()? {
+        "decompose" => plain,
+        "decompose device" => prims::DecomposeCx { device_memory: true, ..plain },
+        "decompose whole scores" => prims::DecomposeCx { whole_scores: true, ..plain },
+        "decompose matrix transforms" => prims::DecomposeCx { matrix_transforms: true, ..plain },
+        _ => {
+            return Err(
+                "begin with `# test decompose`, `… device`, `… whole scores` or `… matrix transforms`".into(),
+            );
+        }
     };
     let graph: Graph = file.input.parse().map_err(|e| format!("{e}"))?;
     fx_ir::well_formed(&graph).map_err(|e| e[0].to_string())?;
-    match prims::decompose_in(&graph, prims::DecomposeCx { device_memory, whole_scores }) {
+    match prims::decompose_in(&graph, cx) {
         Ok(prims) => {
             fx_ir::verify(&prims, &prims::prim_legality()).map_err(|e| e[0].to_string())?;
             Ok(prims.to_string())

@@ -72,7 +72,7 @@ impl Case {
     fn builder(&mut self, target: &str) -> Builder<'_> {
         let name = target.split('.').nth(1).unwrap_or("v");
         Builder::new(&mut self.graph, name, OriginId(0))
-            .within(DecomposeCx { device_memory: true, whole_scores: false })
+            .within(DecomposeCx { device_memory: true, ..DecomposeCx::default() })
     }
 
     /// An operator with one result.

@@ -311,6 +311,7 @@ fn step(rng: &mut Rng, p: &Program) -> Step {
             Step::Extern(ExternCall { name: kernel, origins, op, inputs, outputs })
         }
         3 if rng.below(4) == 0 => exchange(rng, p, kernel, origins),
+        3 if rng.below(4) == 0 => fourier(rng, p, kernel, origins),
         3 => {
             let rank = rng.below(4);
             let out = |rng: &mut Rng| Operand { buf: rng.pick(&writable(p)), ..operand(rng, p, rank) };
@@ -354,6 +355,24 @@ fn exchange(rng: &mut Rng, p: &Program, kernel: String, origins: Vec<String>) ->
         }
         None => Step::Loop(loop_kernel(rng, p, kernel, origins)),
     }
+}
+
+/// A Fourier transform of one element; an exchange where there are no buffers for it.
+fn fourier(rng: &mut Rng, p: &Program, kernel: String, origins: Vec<String>) -> Step {
+    let floats: Vec<BufId> = p.buffers.ids().filter(|b| p.buffers[*b].dtype == DType::F32).collect();
+    let written: Vec<BufId> = writable(p).into_iter().filter(|b| floats.contains(b)).collect();
+    if written.is_empty() {
+        return exchange(rng, p, kernel, origins);
+    }
+    let one = |buf: BufId| {
+        let (sizes, strides) = ([SymExpr::ONE].into_iter().collect(), [SymExpr::ONE].into_iter().collect());
+        Operand { buf, sizes, strides, offset: SymExpr::ZERO }
+    };
+    let (ins, outs) = rng.pick(&[(2, 2), (1, 2), (2, 1)]);
+    let op = ExternOp::Fourier { dim: 0, forward: rng.flip(), scale: float(rng) };
+    let inputs = (0..ins).map(|_| one(rng.pick(&floats))).collect();
+    let outputs = (0..outs).map(|_| one(rng.pick(&written))).collect();
+    Step::Extern(ExternCall { name: kernel, origins, op, inputs, outputs })
 }
 
 /// Those of a few random steps that may run at once.

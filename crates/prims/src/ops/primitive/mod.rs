@@ -2,6 +2,7 @@
 
 pub(in crate::ops) mod collective;
 pub(in crate::ops) mod cover;
+pub(in crate::ops) mod fourier;
 pub(in crate::ops) mod grouped;
 pub(in crate::ops) mod index;
 pub(in crate::ops) mod integer;

@@ -1,14 +1,18 @@
-//! Discrete Fourier transforms on real and imaginary parts: short ones as products with matrices of cosines and sines,
-//! which depend on the length alone and fold into constants; long ones in steps (`fft_fast`).
+//! Discrete Fourier transforms on real and imaginary parts. Those of float32 and float64 along a dimension of known size are
+//! the prims of `primitive::fourier`, one for a length that they have, several for another one (`fft_fast`). The others are
+//! products with matrices of cosines and sines, which depend on the length alone and fold into constants.
 
 use fx_ir::{Arg, ValueId};
-use ir_core::SymExpr;
+use ir_core::{DType, SymExpr};
+use kernel_ir::is_length;
 
 use crate::ops::common::choose;
 use crate::ops::matrices::matmul::contract;
+use crate::ops::primitive::fourier::{dft, dft_real};
 use crate::ops::shapes::join::roll_dim;
 use crate::ops::shapes::shape::{self, Made, out};
 use crate::ops::signals::fft_fast::{is_worth_it, stepwise, waves};
+use crate::ops::signals::fft_pairs::{is_paired, of_real, to_real};
 use crate::promotion::DEFAULT_FLOAT;
 use crate::{Autocast, Builder, Call, OpDef, OpError};
 
@@ -191,7 +195,17 @@ fn combine(b: &mut Builder<'_>, x: ValueId, y: Option<ValueId>, minus: bool) -> 
     }
 }
 
-/// The transform along `d` of length `n`, of which `columns` results are made.
+/// Whether there are prims that transform numbers of this dtype.
+pub(in crate::ops) fn has_prims(b: &Builder<'_>, dtype: DType) -> bool {
+    matches!(dtype, DType::F32 | DType::F64) && !b.cx().matrix_transforms
+}
+
+/// A number times `scale`, for whoever has not multiplied it yet.
+fn times(b: &mut Builder<'_>, v: ValueId, scale: f64) -> Result<ValueId, OpError> {
+    if scale == 1.0 { Ok(v) } else { b.mul(v, scale) }
+}
+
+/// The transform along `d` of length `n` times `scale`, of which `columns` results are made.
 pub(in crate::ops) fn transform(
     b: &mut Builder<'_>,
     z: Parts,
@@ -199,11 +213,39 @@ pub(in crate::ops) fn transform(
     n: &SymExpr,
     columns: &SymExpr,
     forward: bool,
+    scale: f64,
 ) -> Result<Parts, OpError> {
-    if let Some(n) = n.as_const().filter(|n| is_worth_it(*n)) {
-        let whole = stepwise(b, z, d, n, forward)?;
-        return whole.map(b, &mut |b, v| b.slice(v, d, SymExpr::ZERO, columns.clone(), 1));
+    let dtype = b.dtype(z.re)?;
+    let (number, prims) = (n.as_const(), has_prims(b, dtype));
+    if number == Some(1) {
+        return z.map(b, &mut |b, v| times(b, v, scale));
     }
+    if let Some(n) = number.filter(|n| prims && is_length(*n)) {
+        let half = z.im.is_none() && columns.as_const() == Some(n / 2 + 1);
+        let (re, im) = dft(b, (z.re, z.im), d, half, forward, scale)?;
+        return Ok(Parts { re, im: Some(im) });
+    }
+    let z = match number.filter(|n| is_worth_it(*n, prims)) {
+        Some(n) if z.im.is_none() && columns.as_const() == Some(n / 2 + 1) && is_paired(n, prims) => {
+            of_real(b, z.re, d, n, forward)?
+        }
+        Some(n) => {
+            let whole = stepwise(b, z, d, n, forward)?;
+            whole.map(b, &mut |b, v| b.slice(v, d, SymExpr::ZERO, columns.clone(), 1))?
+        }
+        None => by_matrix(b, z, d, (n, columns), forward)?,
+    };
+    z.map(b, &mut |b, v| times(b, v, scale))
+}
+
+/// The transform as products with a matrix.
+fn by_matrix(
+    b: &mut Builder<'_>,
+    z: Parts,
+    d: usize,
+    (n, columns): (&SymExpr, &SymExpr),
+    forward: bool,
+) -> Result<Parts, OpError> {
     let dtype = b.dtype(z.re)?;
     let (cos, sin) = waves(b, n, n, columns, dtype)?;
     let (re_cos, re_sin) = (along(b, z.re, cos, d)?, along(b, z.re, sin, d)?);
@@ -222,8 +264,40 @@ pub(in crate::ops) fn transform(
     Ok(Parts { re, im: Some(im) })
 }
 
-/// The real result of length `n` from the first half of its transform; the other half mirrors it.
+/// The real result of length `n` times `scale` from the first half of its transform; the other half mirrors it.
 fn real_transform(
+    b: &mut Builder<'_>,
+    z: Parts,
+    d: usize,
+    n: &SymExpr,
+    forward: bool,
+    scale: f64,
+) -> Result<ValueId, OpError> {
+    let dtype = b.dtype(z.re)?;
+    let (number, prims) = (n.as_const(), has_prims(b, dtype));
+    if let Some(n) = number.filter(|n| prims && is_length(*n)) {
+        let im = match z.im {
+            Some(im) => im,
+            None => {
+                let sizes = b.sizes(z.re)?;
+                b.full(&sizes, 0.0, dtype)?
+            }
+        };
+        return dft_real(b, (z.re, im), d, n, forward, scale);
+    }
+    let y = match number.filter(|n| is_worth_it(*n, prims)) {
+        Some(n) if is_paired(n, prims) => to_real(b, z, d, n, forward)?,
+        Some(n) => {
+            let whole = mirrored(b, z, d, n)?;
+            stepwise(b, whole, d, n, forward)?.re
+        }
+        None => real_by_matrix(b, z, d, n, forward)?,
+    };
+    times(b, y, scale)
+}
+
+/// The real result as products with a matrix.
+fn real_by_matrix(
     b: &mut Builder<'_>,
     z: Parts,
     d: usize,
@@ -231,10 +305,6 @@ fn real_transform(
     forward: bool,
 ) -> Result<ValueId, OpError> {
     let half = half_of(n);
-    if let Some(n) = n.as_const().filter(|n| is_worth_it(*n)) {
-        let whole = mirrored(b, z, d, n)?;
-        return Ok(stepwise(b, whole, d, n, forward)?.re);
-    }
     let dtype = b.dtype(z.re)?;
     let (cos, sin) = waves(b, n, &half, n, dtype)?;
     // What has a mirror image counts twice.
@@ -268,38 +338,53 @@ fn half_of(n: &SymExpr) -> SymExpr {
     n.floor_div(&2.into()) + 1
 }
 
-/// `x` times the factor that the argument `norm` (or `normalization`) puts on a transform of `n` elements in all.
-fn scaled(
-    b: &mut Builder<'_>,
-    c: &Call<'_>,
-    x: ValueId,
-    forward: bool,
-    n: &SymExpr,
-) -> Result<ValueId, OpError> {
+/// The factor that the argument `norm` (or `normalization`) puts on a transform of n elements in all.
+#[derive(Clone, Copy, PartialEq)]
+enum Norm {
+    One,
+    /// 1 / n.
+    Number,
+    /// 1 / √n.
+    Root,
+}
+
+fn norm(c: &Call<'_>, forward: bool) -> Result<Norm, OpError> {
     let by_number = c.op.schema.arg_index("normalization").is_some();
-    let root = if by_number {
+    Ok(if by_number {
         match c.int("normalization")? {
-            0 => return Ok(x),
-            1 => true,
-            2 => false,
+            0 => Norm::One,
+            1 => Norm::Root,
+            2 => Norm::Number,
             other => return Err(c.bad_arg("normalization", format!("is {other}, not 0, 1 or 2"))),
         }
     } else {
         match (c.opt_str("norm")?, forward) {
-            (Some("ortho"), _) => true,
-            (None | Some("backward"), false) | (Some("forward"), true) => false,
-            (None | Some("backward"), true) | (Some("forward"), false) => return Ok(x),
+            (Some("ortho"), _) => Norm::Root,
+            (None | Some("backward"), false) | (Some("forward"), true) => Norm::Number,
+            (None | Some("backward"), true) | (Some("forward"), false) => Norm::One,
             (Some(other), _) => return Err(c.bad_arg("norm", format!("is `{other}`"))),
         }
-    };
-    if let Some(n) = n.as_const() {
-        let n = n as f64;
-        return b.mul(x, 1.0 / if root { n.sqrt() } else { n });
+    })
+}
+
+/// The factor of a known number of elements.
+fn factor(norm: Norm, n: i64) -> f64 {
+    match norm {
+        Norm::One => 1.0,
+        Norm::Number => 1.0 / n as f64,
+        Norm::Root => 1.0 / (n as f64).sqrt(),
+    }
+}
+
+/// `x` times the factor of a number of elements that is not known.
+fn scaled(b: &mut Builder<'_>, x: ValueId, norm: Norm, n: &SymExpr) -> Result<ValueId, OpError> {
+    if norm == Norm::One {
+        return Ok(x);
     }
     let dtype = b.dtype(x)?;
     let number = vec![Arg::List(vec![]), n.clone().into(), ir_core::DType::F64.into()];
     let number = b.call1("prims.full", number)?;
-    let number = if root { b.sqrt(number)? } else { number };
+    let number = if norm == Norm::Root { b.sqrt(number)? } else { number };
     let number = b.cast(number, dtype)?;
     b.div(x, number)
 }
@@ -366,22 +451,27 @@ fn run(b: &mut Builder<'_>, c: &Call<'_>, kind: Kind, dims: &[usize], lengths: &
         n_of.push(n);
         z = z.map(b, &mut |b, v| resized(b, v, d, &keep))?;
     }
-    let n_last = n_of[dims.len() - 1].clone();
     let forward = kind.forward();
-    if kind.real_in() {
-        z = transform(b, z, last, &n_last, &half_of(&n_last), forward)?;
+    let norm = norm(c, forward)?;
+    // The last of the transforms multiplies by the factor, where it is known.
+    let scale = total.as_const().map_or(1.0, |n| factor(norm, n));
+    let whole_scale = |b: &mut Builder<'_>, v: ValueId| match total.as_const() {
+        Some(_) => Ok(v),
+        None => scaled(b, v, norm, &total),
+    };
+    let mut order: Vec<usize> = (0..others.len()).collect();
+    order.insert(if kind.real_in() { 0 } else { others.len() }, others.len());
+    for (place, &i) in order.iter().enumerate() {
+        let scale = if place + 1 == order.len() { scale } else { 1.0 };
+        let (d, n, ends) = (dims[i], &n_of[i], i == others.len());
+        if ends && kind.real_out() {
+            let y = real_transform(b, z, d, n, forward, scale)?;
+            return out(whole_scale(b, y)?);
+        }
+        let columns = if ends && kind.real_in() { half_of(n) } else { n.clone() };
+        z = transform(b, z, d, n, &columns, forward, scale)?;
     }
-    for (&d, n) in others.iter().zip(&n_of) {
-        z = transform(b, z, d, n, n, forward)?;
-    }
-    if kind.real_out() {
-        let y = real_transform(b, z, last, &n_last, forward)?;
-        return out(scaled(b, c, y, forward, &total)?);
-    }
-    if !kind.real_in() {
-        z = transform(b, z, last, &n_last, &n_last, forward)?;
-    }
-    let z = z.map(b, &mut |b, v| scaled(b, c, v, forward, &total))?;
+    let z = z.map(b, &mut |b, v| whole_scale(b, v))?;
     out(whole(b, z)?)
 }
 

@@ -1,18 +1,19 @@
-//! Discrete Fourier transforms in steps: Cooley–Tukey over the factors of the length, Bluestein's convolution where a
-//! factor is a large prime. No entries; arguments, real sides and scales are `fft`'s.
+//! Discrete Fourier transforms of lengths that no prim has, in steps: Cooley–Tukey over two factors of the length, Bluestein's
+//! convolution where a factor is a large prime. No entries; arguments, real sides and scales are `fft`'s.
 //!
-//! A step of radix r is a matrix product with an r by r DFT matrix, so a transform of length r1 r2 … costs
-//! n (r1 + r2 + …) multiplications. All factors depend on the length alone and fold into constants.
+//! A step is a prim, or a matrix product with an r by r DFT matrix where there are no prims or r has a large prime
+//! factor. All waves depend on the length alone and fold into constants.
 
 use fx_ir::{Arg, ValueId};
 use ir_core::{DType, SymExpr};
+use kernel_ir::{LARGEST_FACTOR, LONGEST, is_length};
 
 use crate::ops::common::choose;
 use crate::ops::shapes::shape;
-use crate::ops::signals::fft::{Parts, transform};
+use crate::ops::signals::fft::{Parts, has_prims, transform};
 use crate::{Builder, OpError};
 
-/// Largest radix that composite lengths are split by: products with larger matrices cost more than another pass.
+/// Largest radix of matrices that composite lengths are split by: products with larger matrices cost more than another pass.
 const LARGEST_RADIX: i64 = 64;
 /// Largest length without a small divisor that is one matrix product.
 const LARGEST_DIRECT: i64 = 256;
@@ -20,7 +21,7 @@ const LARGEST_DIRECT: i64 = 256;
 /// How a length is transformed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Step {
-    /// One matrix product.
+    /// One prim, or one matrix product.
     Direct,
     /// By this radix first.
     Radix(i64),
@@ -28,11 +29,38 @@ enum Step {
     Convolution,
 }
 
-/// The best step for a length: a radix that balances two steps where two do, else the largest.
-fn step(n: i64) -> Step {
-    if n <= LARGEST_RADIX {
+/// The best step for a length.
+fn step(n: i64, prims: bool) -> Step {
+    if n <= LARGEST_RADIX || prims && is_length(n) {
         return Step::Direct;
     }
+    match smooth(n) {
+        1 => by_matrices(n),
+        _ if !prims => by_matrices(n),
+        whole if whole == n => Step::Radix(balanced(n)),
+        part if is_length(part) => Step::Radix(part),
+        part => Step::Radix(balanced(part)),
+    }
+}
+
+/// The largest divisor whose prime factors all are those of prims.
+fn smooth(n: i64) -> i64 {
+    let (mut rest, mut part) = (n, 1);
+    for p in 2..=LARGEST_FACTOR {
+        while rest % p == 0 {
+            (rest, part) = (rest / p, part * p);
+        }
+    }
+    part
+}
+
+/// The divisor of a long length that is nearest to its root.
+fn balanced(n: i64) -> i64 {
+    (2..=LONGEST).filter(|r| n % r == 0 && is_length(*r)).take_while(|r| *r <= n / r).last().unwrap_or(1)
+}
+
+/// The step of matrix products: a radix that balances two steps where two do, else the largest.
+fn by_matrices(n: i64) -> Step {
     let divisors = (2..=LARGEST_RADIX).filter(|r| n % r == 0);
     let cost = |r: &i64| if n / r <= LARGEST_RADIX { r + n / r } else { i64::MAX - r };
     match divisors.min_by_key(cost) {
@@ -43,8 +71,8 @@ fn step(n: i64) -> Step {
 }
 
 /// Whether a length is transformed in steps.
-pub(in crate::ops) fn is_worth_it(n: i64) -> bool {
-    step(n) != Step::Direct
+pub(in crate::ops) fn is_worth_it(n: i64, prims: bool) -> bool {
+    step(n, prims) != Step::Direct
 }
 
 /// The transform of dimension `d`, which has `n` elements.
@@ -76,8 +104,8 @@ pub(in crate::ops) fn stepwise(
 
 /// The transform of every row of `[batch, n]`.
 fn lines_of(b: &mut Builder<'_>, z: Parts, n: i64, forward: bool) -> Result<Parts, OpError> {
-    match step(n) {
-        Step::Direct => transform(b, z, 1, &n.into(), &n.into(), forward),
+    match step(n, has_prims(b, b.dtype(z.re)?)) {
+        Step::Direct => transform(b, z, 1, &n.into(), &n.into(), forward, 1.0),
         Step::Radix(r) => by_radix(b, z, n, r, forward),
         Step::Convolution => by_convolution(b, z, n, forward),
     }
@@ -91,7 +119,7 @@ fn by_radix(b: &mut Builder<'_>, z: Parts, n: i64, r: i64, forward: bool) -> Res
     let (r_size, m_size) = (SymExpr::from_i64(r), SymExpr::from_i64(m));
     let grid = [batch.clone(), r_size.clone(), m_size.clone()];
     let z = z.map(b, &mut |b, v| b.reshape(v, &grid))?;
-    let z = transform(b, z, 1, &r_size, &r_size, forward)?;
+    let z = transform(b, z, 1, &r_size, &r_size, forward, 1.0)?;
     let dtype = b.dtype(z.re)?;
     let twiddles = waves(b, &n.into(), &r_size, &m_size, dtype)?;
     let z = times_twiddle(b, z, twiddles, forward)?;
@@ -196,7 +224,7 @@ fn chirp(b: &mut Builder<'_>, n: i64, dtype: DType) -> Result<(ValueId, ValueId)
 }
 
 /// Cosine and sine of `turns / n` turns. The turns are reduced as integers, so that the angle is exact.
-fn circle(
+pub(in crate::ops) fn circle(
     b: &mut Builder<'_>,
     turns: ValueId,
     n: &SymExpr,
@@ -227,12 +255,19 @@ mod tests {
 
     #[test]
     fn lengths_are_split_where_they_can_be() {
-        assert_eq!(step(64), Step::Direct);
-        assert_eq!(step(4096), Step::Radix(64));
-        assert_eq!(step(128), Step::Radix(8));
-        assert_eq!(step(251), Step::Direct);
-        assert_eq!(step(257), Step::Convolution);
-        assert_eq!(step(2 * 1009), Step::Radix(2));
-        assert_eq!(step(1 << 18), Step::Radix(64));
+        let of = |n: i64| step(n, true);
+        assert_eq!(of(64), Step::Direct);
+        assert_eq!(of(4096), Step::Direct);
+        assert_eq!(of(5000), Step::Radix(50));
+        assert_eq!(of(8192), Step::Radix(64));
+        assert_eq!(of(251), Step::Direct);
+        assert_eq!(of(257), Step::Convolution);
+        assert_eq!(of(2 * 1009), Step::Radix(2));
+        assert_eq!(of(1 << 18), Step::Radix(512));
+        // Numbers of 16 bits have no prims, nor have older readers.
+        let of = |n: i64| step(n, false);
+        assert_eq!(of(4096), Step::Radix(64));
+        assert_eq!(of(128), Step::Radix(8));
+        assert_eq!(of(1 << 18), Step::Radix(64));
     }
 }

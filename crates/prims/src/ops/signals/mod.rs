@@ -2,4 +2,5 @@
 
 pub(in crate::ops) mod fft;
 pub(in crate::ops) mod fft_fast;
+pub(in crate::ops) mod fft_pairs;
 pub(in crate::ops) mod signal;
