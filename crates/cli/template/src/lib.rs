@@ -7,7 +7,7 @@
 //! - [`kernel`]: loop kernels, point by point. The part to replace by a compiler for your device.
 //! - [`products`]: matrix products and convolutions with their epilogues. The part to replace by your device's library.
 //!
-//! Not here: attention, sorting, matrix routines, control flow. The backend declines them by name.
+//! Not here: attention, sorting, Fourier transforms, matrix routines, control flow. The backend declines them by name.
 
 mod backend;
 mod kernel;
