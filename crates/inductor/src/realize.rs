@@ -553,7 +553,9 @@ pub(crate) fn step(defs: &Defs, address: &SymExpr, d: u32, extent: &SymExpr) -> 
         };
         defs.hint(&address.subst(&at))
     };
-    let steps = (defs.hint(extent) - 1).clamp(0, LOOKED_AT);
-    let sum: i64 = (0..steps).map(|n| (place(n + 1) - place(n)).abs()).sum();
-    Some((sum + steps - 1).checked_div(steps).unwrap_or(0))
+    let steps = defs.hint(extent).saturating_sub(1).clamp(0, LOOKED_AT);
+    // Operands far out of range give addresses that no number holds.
+    let each = (0..steps).map(|n| place(n + 1).saturating_sub(place(n)).saturating_abs());
+    let sum = each.fold(0, i64::saturating_add);
+    Some(sum.saturating_add(steps - 1).checked_div(steps).unwrap_or(0))
 }
