@@ -6,6 +6,7 @@
 //! too. What a kernel computes is not looked at here; that needs a device.
 
 pub(crate) mod clang;
+mod costs;
 mod inner_loop;
 pub(crate) mod page;
 mod programs;
@@ -52,6 +53,9 @@ pub(crate) struct Args {
     /// seconds that it took.
     #[arg(long, conflicts_with = "print")]
     times: bool,
+    /// Prints what the cost model of the architecture says of the candidates of products and convolutions, without compiling.
+    #[arg(long, conflicts_with_all = ["print", "times"])]
+    costs: bool,
 }
 
 /// Compiles; `false` where a kernel is rejected.
@@ -76,6 +80,10 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     let count = cases.len() + archives.len();
     for (case, programs) in golden.chain(archives) {
         for ((arch, target), program) in targets.iter().flat_map(|t| programs.iter().map(move |p| (t, p))) {
+            if args.costs {
+                costs::print(&case, program, target, arch);
+                continue;
+            }
             let list = match args.times {
                 true => gpu_runtime::single_kernels(program, target, Mode::ReduceOverhead),
                 false => gpu_runtime::modules(program, target),
@@ -91,6 +99,9 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     }
     for (reason, count) in &refused {
         println!("{count:6}  {reason}");
+    }
+    if args.costs {
+        return Ok(true);
     }
     if args.print {
         for (case, module) in modules.values() {

@@ -20,6 +20,10 @@ const LIBRARY_CLOSE: f64 = 0.5;
 const SURE: f64 = 0.3;
 /// How many candidates of a step are timed at most, the first included.
 const MOST_TIMED: usize = 3;
+/// How many calls of libraries, which are not compiled, are timed for a program at most.
+const MOST_CALLS: usize = 24;
+/// The least share of a program's predicted time for which candidates of a class are timed.
+const WORTH: f64 = 0.01;
 
 /// The candidates of a step.
 #[derive(Default)]
@@ -34,6 +38,22 @@ pub(crate) struct Choices {
     pub(crate) left_out: usize,
 }
 
+impl Choices {
+    /// How many candidates behind the first are a library's, or not.
+    fn others(&self, is_library: bool) -> usize {
+        self.candidates.iter().skip(1).filter(|c| c.is_library() == is_library).count()
+    }
+
+    /// Leaves out those candidates behind the first.
+    fn only_first_of(&mut self, is_library: bool) {
+        let mut place = 0;
+        self.candidates.retain(|c| {
+            place += 1;
+            place == 1 || c.is_library() != is_library
+        });
+    }
+}
+
 impl From<Vec<Candidate>> for Choices {
     fn from(candidates: Vec<Candidate>) -> Choices {
         Choices { candidates, ..Choices::default() }
@@ -41,10 +61,15 @@ impl From<Vec<Candidate>> for Choices {
 }
 
 /// Leaves candidates to be timed to those classes of steps of which the most time depends, and only as many that all steps
-/// have `most` of them: each is a kernel to compile or an answer of a library, and as many are compiled at once.
+/// have `most` generated ones, which are kernels to compile, and [`MOST_CALLS`] of libraries.
 pub(crate) fn within_budget<'a>(steps: impl Iterator<Item = &'a mut Choices>, most: usize) {
     let mut classes: FxHashMap<String, (f64, Vec<&'a mut Choices>)> = FxHashMap::default();
-    for step in steps.filter(|s| s.candidates.len() > 1) {
+    let mut all = 0.0;
+    for step in steps {
+        all += step.seconds;
+        if step.candidates.len() < 2 {
+            continue;
+        }
         let (seconds, of_class) = classes.entry(step.class.clone()).or_default();
         *seconds += step.seconds;
         of_class.push(step);
@@ -52,12 +77,14 @@ pub(crate) fn within_budget<'a>(steps: impl Iterator<Item = &'a mut Choices>, mo
     let mut ordered: Vec<_> = classes.into_iter().collect();
     // Of equal times the order must not depend on how the table hashes.
     ordered.sort_by(|(a, (x, _)), (b, (y, _))| y.total_cmp(x).then_with(|| a.cmp(b)));
-    let mut left = most;
-    for (_, (_, steps)) in ordered {
-        let others = steps.iter().map(|step| step.candidates.len() - 1).max().unwrap_or(0);
-        match left.checked_sub(others) {
-            Some(rest) => left = rest,
-            None => steps.into_iter().for_each(|step| step.candidates.truncate(1)),
+    let mut left = [most, MOST_CALLS];
+    for (_, (seconds, mut steps)) in ordered {
+        for (is_library, left) in [false, true].into_iter().zip(&mut left) {
+            let others = steps.iter().map(|step| step.others(is_library)).max().unwrap_or(0);
+            match left.checked_sub(others).filter(|_| seconds >= WORTH * all) {
+                Some(rest) => *left = rest,
+                None => steps.iter_mut().for_each(|step| step.only_first_of(is_library)),
+            }
         }
     }
 }
@@ -153,19 +180,28 @@ impl<'a> Predicted<'a> {
         alone && times.fold(f64::INFINITY, f64::min) <= self.quickest_generated()
     }
 
-    /// Puts candidates in the order of their predicted times; those of no predicted time are last. Of a library's algorithms,
-    /// which have one predicted time, the first stays: the library's own order is better than that.
+    /// Puts candidates in the order of their predicted times; those of no predicted time are last. Of a library's algorithms, which have one
+    /// predicted time, the library's own order stays.
     pub(crate) fn order(&self, candidates: Vec<Candidate>) -> Vec<(f64, Candidate)> {
-        let mut timed: Vec<(f64, Candidate)> = Vec::with_capacity(candidates.len());
-        for candidate in candidates {
-            let time = self.of_candidate(&candidate).map_or(f64::INFINITY, |p| p.seconds);
-            let same = |(other, c): &(f64, Candidate)| *other == time && c.is_library();
-            if !(candidate.is_library() && timed.iter().any(same)) {
-                timed.push((time, candidate));
-            }
-        }
+        let time = |c: &Candidate| self.of_candidate(c).map_or(f64::INFINITY, |p| p.seconds);
+        let mut timed: Vec<(f64, Candidate)> = candidates.into_iter().map(|c| (time(&c), c)).collect();
         timed.sort_by(|a, b| a.0.total_cmp(&b.0));
         timed
+    }
+
+    /// Those to be timed of a step of whose library's times nothing is known (gradients, groups), in the order of a rule: the first, the
+    /// quickest generated one by prediction, and the library's algorithms, whose own order is of little worth there: of a convolution in eight
+    /// groups the first of cuDNN's took eight times as long as the fifth (H200).
+    pub(crate) fn on_trial(&self, candidates: Vec<Candidate>) -> Choices {
+        let library_first = candidates.first().is_some_and(Candidate::is_library);
+        let (mut calls, generated): (Vec<_>, Vec<_>) =
+            candidates.into_iter().partition(Candidate::is_library);
+        let quickest = self.order(generated).into_iter().next().map(|(_, c)| c);
+        let place = if library_first { calls.len() } else { 0 };
+        calls.splice(place..place, quickest);
+        let candidates = calls;
+        let class = self.class().to_owned();
+        Choices { candidates, seconds: self.quickest_generated(), class, left_out: 0 }
     }
 
     /// Those of a search's candidates that may be the quickest, in their order: generated ones that the model excludes are left
@@ -181,19 +217,28 @@ impl<'a> Predicted<'a> {
 
 /// Of the candidates, which are in order, those that a mode times, or the first. `sure` is [`Predicted::is_sure`].
 pub(crate) fn kept(ordered: Vec<(f64, Candidate)>, sure: bool, mode: Mode) -> Vec<Candidate> {
-    let mut ordered = ordered.into_iter();
-    let Some((least, first)) = ordered.next() else { return Vec::new() };
-    let of_library = first.is_library();
+    let Some((least, first)) = ordered.first() else { return Vec::new() };
+    let (least, of_library) = (*least, first.is_library());
     if mode != Mode::ReduceOverhead || of_library && sure {
-        return vec![first];
+        return ordered.into_iter().take(1).map(|(_, first)| first).collect();
     }
-    let (others, same): (Vec<_>, Vec<_>) = ordered.partition(|(_, c)| c.is_library() != of_library);
+    let (calls, generated): (Vec<_>, Vec<_>) = ordered.into_iter().partition(|(_, c)| c.is_library());
     // Behind a library's that is not known well the first generated one is timed however slow it is said to be.
-    let far = |time: &f64| !of_library && *time > (1.0 + LIBRARY_CLOSE) * least;
-    let other = others.into_iter().next().filter(|(time, _)| time.is_finite() && !far(time));
-    let close = same.into_iter().take_while(|(time, _)| *time <= (1.0 + CLOSE) * least);
-    let behind = other.into_iter().chain(close).map(|(_, candidate)| candidate);
-    std::iter::once(first).chain(behind).take(MOST_TIMED).collect()
+    let far = |time: f64| !of_library && time > (1.0 + LIBRARY_CLOSE) * least;
+    let calls: Vec<_> = calls.into_iter().filter(|(time, _)| time.is_finite() && !far(*time)).collect();
+    // Of a library that is known well its own first algorithm is the best.
+    let most_calls = if sure { 1 } else { calls.len() };
+    let most_generated = if of_library { 1 } else { MOST_TIMED - usize::from(!calls.is_empty()) };
+    let close =
+        |(time, _): &(f64, Candidate)| of_library && time.is_finite() || *time <= (1.0 + CLOSE) * least;
+    let mut calls: Vec<_> = calls.into_iter().take(most_calls).map(|(_, c)| c).collect();
+    let mut generated: Vec<_> =
+        generated.into_iter().take_while(close).take(most_generated).map(|(_, c)| c).collect();
+    match of_library {
+        true => calls.append(&mut generated),
+        false => calls.splice(0..0, generated).for_each(drop),
+    }
+    calls
 }
 
 #[cfg(test)]
@@ -234,7 +279,7 @@ mod tests {
             ordered[library].1.parts.push(Part::Library(Box::new(NoCall)));
             kept(ordered, sure, mode).into_iter().map(|c| c.name).collect()
         };
-        assert_eq!(names(3, true, Mode::ReduceOverhead), ["0", "3", "1"]);
+        assert_eq!(names(3, true, Mode::ReduceOverhead), ["0", "1", "3"]);
         assert_eq!(names(4, true, Mode::ReduceOverhead), ["0", "1"]);
         assert_eq!(names(3, true, Mode::Default), ["0"]);
         // Behind a library's the first of the others is compiled only where the library's time is not known well.
@@ -251,7 +296,42 @@ mod tests {
         let mut ordered = candidates(&[1.0, 1.01, 1.02, 1.03, 1.3]);
         ordered[4].1.parts.push(Part::Library(Box::new(NoCall)));
         let kept = kept(ordered, true, Mode::ReduceOverhead);
-        assert_eq!(kept.iter().map(|c| c.name.as_str()).collect::<Vec<_>>(), ["0", "4", "1"]);
+        assert_eq!(kept.iter().map(|c| c.name.as_str()).collect::<Vec<_>>(), ["0", "1", "4"]);
+    }
+
+    #[test]
+    fn all_algorithms_of_a_library_that_is_not_known_well_are_timed() {
+        let kept = |sure| -> Vec<String> {
+            let mut ordered = candidates(&[1.0, 1.2, 1.2, 1.2, 3.0]);
+            for (_, candidate) in &mut ordered[1..4] {
+                candidate.parts.push(Part::Library(Box::new(NoCall)));
+            }
+            kept(ordered, sure, Mode::ReduceOverhead).into_iter().map(|c| c.name).collect()
+        };
+        assert_eq!(kept(false), ["0", "1", "2", "3"]);
+        assert_eq!(kept(true), ["0", "1"]);
+    }
+
+    #[test]
+    fn calls_and_kernels_have_budgets_of_their_own() {
+        let step = |class: &str, seconds: f64, generated: usize, calls: usize| {
+            let mut candidates = candidates(&vec![1.0; 1 + generated + calls]);
+            for (_, candidate) in candidates.iter_mut().skip(1 + generated) {
+                candidate.parts.push(Part::Library(Box::new(NoCall)));
+            }
+            let candidates = candidates.into_iter().map(|(_, c)| c).collect();
+            Choices { candidates, seconds, class: class.into(), left_out: 0 }
+        };
+        let counts = |steps: &[Choices]| -> Vec<[usize; 2]> {
+            steps.iter().map(|s| [s.others(false), s.others(true)]).collect()
+        };
+        let mut steps = [step("a", 3.0, 2, MOST_CALLS - 1), step("b", 2.0, 2, 1), step("c", 1.0, 1, 1)];
+        within_budget(steps.iter_mut(), 3);
+        assert_eq!(counts(&steps), [[2, MOST_CALLS - 1], [0, 1], [1, 0]]);
+        // What takes a small part of the time is not worth it.
+        let mut steps = [step("a", 1.0, 1, 1), step("b", 0.9 * WORTH, 1, 1)];
+        within_budget(steps.iter_mut(), 3);
+        assert_eq!(counts(&steps), [[1, 1], [0, 0]]);
     }
 
     #[test]

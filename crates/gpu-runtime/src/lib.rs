@@ -108,7 +108,7 @@ fn texts(
 
 /// Changes a program to what kernels for this device want: values that are computed again instead of stored, weights in another
 /// layout, rows that begin at whole vectors, masks in bits, blocks that masks hide.
-fn adapt(program: &mut kernel_ir::Program, target: &gpu_codegen::Target) {
+pub fn adapt(program: &mut kernel_ir::Program, target: &gpu_codegen::Target) {
     gpu_codegen::recompute(program);
     gpu_codegen::pack_weights(program);
     gpu_codegen::align_rows(program);

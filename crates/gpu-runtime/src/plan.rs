@@ -326,11 +326,13 @@ impl<'a> Planner<'a> {
         let asked = asks_libraries(self.program, step, self.target, self.mode);
         let offered = if asked { (self.library)(step) } else { Vec::new() };
         let (behind, mut candidates): (Vec<Candidate>, Vec<Candidate>) = offered.into_iter().partition(late);
-        if self.mode.searches() || candidates.is_empty() {
+        let on_trial = self.mode == Mode::ReduceOverhead && predicted.is_some();
+        if self.mode.searches() || on_trial || candidates.is_empty() {
             candidates.extend(self.generated(step)?);
         }
         candidates.extend(behind);
         match &predicted {
+            Some(predicted) if on_trial => return Ok(predicted.on_trial(candidates)),
             _ if !self.mode.searches() => candidates.truncate(1),
             Some(predicted) => return Ok(predicted.possible(candidates)),
             None => {}

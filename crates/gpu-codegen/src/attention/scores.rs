@@ -136,7 +136,7 @@ for (int n = 0; n < {}; ++n) {{
             "#pragma unroll
 for (int n = 0; n < {half}; ++n) {{
 {place}const bool seen = {seen};
-const idx query = imin<idx>(i2, {rows} - 1), key = imin<idx>(j, {keys} - 1);
+const idx query = imin<idx>(i2, {rows} - 1), key = {key};
 {element} element;
 {{
 const idx i2 = query, i3 = key;
@@ -150,9 +150,21 @@ const idx i2 = query, i3 = key;
             place = self.place(),
             seen = self.seen,
             rows = o.rows,
-            keys = o.keys,
+            key = self.key(o),
         );
         Ok((truth && positive, text))
+    }
+
+    /// The key of a score, or the last one where it is behind that. Of two adjacent keys the first is even, which lets a compiler see that both
+    /// have the same quotient by an even number: what a mask loads by that is loaded once.
+    fn key(&self, o: &Operands<'_>) -> String {
+        let keys = &o.keys;
+        match (self.side, o.k.k.sizes[2].as_const()) {
+            (Side::Queries, Some(n)) if n % 2 == 0 => {
+                format!("(imin<idx>(j - (n & 1), {keys} - 2) & ~(idx)1) + (n & 1)")
+            }
+            _ => format!("imin<idx>(j, {keys} - 1)"),
+        }
     }
 
     /// Hides by a mask in bits. Queries of the own side read the words of their keys, keys of the own side one word of each query.

@@ -8,6 +8,8 @@ pub(crate) mod depthwise_matrix_text;
 pub(crate) mod depthwise_text;
 pub(crate) mod depthwise_weight;
 pub(crate) mod depthwise_weight_text;
+pub(crate) mod few_inputs;
+pub(crate) mod few_inputs_text;
 
 use std::fmt::Write;
 
@@ -52,15 +54,21 @@ pub(crate) fn variants(program: &Program, k: &Conv, target: &Target) -> Result<V
         candidates.truncate(2);
         candidates.insert(0, Variant::single("direct", generate(program, k, ENTRY)?));
     }
+    candidates.splice(0..0, few_inputs::variants(program, k, target)?);
     Ok(candidates)
 }
 
 /// The convolution in the form that tiles take; `None` where its first candidates are others.
 pub(crate) fn tiled<'a>(program: &'a Program, k: &'a Conv, target: &Target) -> Option<Product<'a>> {
-    if check(k).is_err() || crate::conv::depthwise::supports(program, k, target) {
+    if check(k).is_err() || has_own_kernels(program, k, target) {
         return None;
     }
     product(program, k).filter(|p| !is_direct(program, k, Some(p), target))
+}
+
+/// Whether there are kernels for convolutions of few channels, or of few of each group, which come first.
+fn has_own_kernels(program: &Program, k: &Conv, target: &Target) -> bool {
+    crate::conv::depthwise::supports(program, k, target) || few_inputs::supports(program, k, target)
 }
 
 /// Whether one thread per point is faster than tiles, which would be nearly empty.
@@ -81,8 +89,7 @@ pub(crate) fn prefers_generated(program: &Program, k: &Conv, target: &Target) ->
         1 => crate::product::tile_rule::prefers_generated(&p, target),
         _ => is_foreign_group(program, k) && !is_direct(program, k, Some(&p), target),
     };
-    check(k).is_ok()
-        && (crate::conv::depthwise::supports(program, k, target) || product(program, k).is_some_and(small))
+    check(k).is_ok() && (has_own_kernels(program, k, target) || product(program, k).is_some_and(small))
 }
 
 /// Whether libraries have no good kernel for groups of this size. Measured on an H200 in bf16: with 16 and 32 channels in a group cuDNN

@@ -22,20 +22,20 @@ fn candidates(program: &Program, step: &Step) -> BTreeMap<String, Variant> {
 
 /// A convolution of any number of spatial dimensions.
 #[derive(Clone)]
-struct Shapes {
+pub(crate) struct Shapes {
     /// Batch, input channels, output channels, groups.
-    counts: [i64; 4],
-    size: Vec<i64>,
-    window: Vec<i64>,
-    stride: Vec<i64>,
-    padding: Vec<(i64, i64)>,
-    dilation: Vec<i64>,
-    transposed: bool,
+    pub(crate) counts: [i64; 4],
+    pub(crate) size: Vec<i64>,
+    pub(crate) window: Vec<i64>,
+    pub(crate) stride: Vec<i64>,
+    pub(crate) padding: Vec<(i64, i64)>,
+    pub(crate) dilation: Vec<i64>,
+    pub(crate) transposed: bool,
 }
 
 impl Shapes {
     /// A square window of stride 1 that preserves the size.
-    fn square(counts: [i64; 4], size: [i64; 2], window: i64) -> Shapes {
+    pub(crate) fn square(counts: [i64; 4], size: [i64; 2], window: i64) -> Shapes {
         Shapes {
             counts,
             size: size.to_vec(),
@@ -86,7 +86,7 @@ impl Shapes {
 }
 
 /// Runs all candidates; `orders` says whether input and result are channels-last.
-fn convolution(name: &str, dtype: DType, s: &Shapes, orders: [bool; 2]) -> Vec<String> {
+pub(crate) fn convolution(name: &str, dtype: DType, s: &Shapes, orders: [bool; 2]) -> Vec<String> {
     let [n, inputs, outputs, groups] = s.counts;
     let mut case = Case::new(&format!("{name}, channels last {orders:?}"), dtype);
     let input = [&[n, inputs], &s.size[..]].concat();

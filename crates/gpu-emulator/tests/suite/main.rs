@@ -13,6 +13,7 @@ mod costs;
 mod decode;
 mod depthwise;
 mod epilogues;
+mod few_inputs;
 mod few_rows;
 mod fourier;
 mod fused_launch;

@@ -37,6 +37,8 @@ enum Epilogue {
     Plain,
     Bias,
     BiasGelu,
+    /// Few operations, which no library applies itself.
+    BiasLeaky,
     BiasResidualRelu,
 }
 
@@ -52,7 +54,7 @@ enum Layout {
 /// Dtypes as graphs name them, and whether float32 is rounded to tf32.
 const DTYPES: [(&str, bool); 4] = [("bf16", false), ("f16", false), ("f32", true), ("f32", false)];
 
-use Epilogue::{Bias, BiasGelu, BiasResidualRelu, Plain};
+use Epilogue::{Bias, BiasGelu, BiasLeaky, BiasResidualRelu, Plain};
 
 /// Rows, columns and inner points of networks' products, with what follows: transformers for images and texts at several
 /// batches, decoders' prefill and decoding in batches, classifiers.
@@ -135,11 +137,35 @@ const WINDOWS: &[([i64; 6], Epilogue)] = &[
     ([4, 320, 64, 320, 3, 1], Plain),
     ([4, 640, 32, 640, 3, 1], Plain),
     ([4, 1280, 16, 1280, 3, 1], BiasResidualRelu),
+    // Large images: detection, segmentation, super-resolution, decoders of images.
+    ([16, 32, 416, 64, 3, 2], BiasLeaky),
+    ([16, 64, 208, 128, 3, 2], BiasLeaky),
+    ([16, 64, 208, 64, 1, 1], BiasLeaky),
+    ([16, 64, 104, 128, 3, 1], BiasLeaky),
+    ([16, 256, 26, 512, 3, 2], BiasLeaky),
+    ([16, 512, 13, 1024, 3, 1], BiasLeaky),
+    ([16, 1024, 13, 512, 1, 1], BiasLeaky),
+    ([4, 64, 192, 64, 3, 1], BiasLeaky),
+    ([4, 64, 192, 64, 3, 1], BiasResidualRelu),
+    ([4, 64, 192, 256, 3, 1], Plain),
+    ([4, 64, 384, 256, 3, 1], Plain),
+    ([1, 128, 512, 128, 3, 1], Plain),
+    ([1, 256, 256, 256, 3, 1], Plain),
+    ([1, 512, 128, 512, 3, 1], Bias),
+    ([8, 16, 256, 16, 3, 1], BiasLeaky),
+    ([8, 32, 256, 32, 3, 1], BiasResidualRelu),
+    ([2, 96, 160, 96, 3, 1], BiasLeaky),
+    ([4, 64, 768, 3, 3, 1], Plain),
+    ([16, 3, 416, 32, 3, 1], BiasLeaky),
+    ([32, 3, 224, 64, 3, 1], BiasLeaky),
+    ([16, 3, 224, 32, 3, 2], Bias),
 ];
 
 /// Products and convolutions of random sizes.
 const RANDOM: u64 = 110;
 const RANDOM_WINDOWS: u64 = 90;
+/// Of convolutions on larger images.
+const LARGE_WINDOWS: u64 = 40;
 /// Multiply-adds of one at most: larger ones are all alike.
 const MOST: i64 = 3 << 35;
 /// Points of an image with its channels at most.
@@ -157,11 +183,13 @@ pub(super) fn cases() -> Vec<Case> {
         all.extend(NETWORKS.iter().step_by(5).map(|&(sizes, layout, e)| product(*dtype, sizes, layout, e)));
         // Windows of one point are timed in tf32, which most run in, and seldom without it.
         let windows = WINDOWS.iter().filter(|([.., window, _], _)| *window > 1 || dtype.1);
+        let windows = windows.step_by(if dtype.1 { 1 } else { 3 });
         all.extend(windows.map(|&(sizes, e)| convolution(*dtype, sizes, e)));
     }
     all.extend((0..RANDOM).map(random));
     let mut names: std::collections::BTreeSet<String> = all.iter().map(|c| c.name.clone()).collect();
-    all.extend((0..RANDOM_WINDOWS).map(random_window).filter(|c| names.insert(c.name.clone())));
+    let windows = (0..RANDOM_WINDOWS + LARGE_WINDOWS).map(random_window);
+    all.extend(windows.filter(|c| names.insert(c.name.clone())));
     all
 }
 
@@ -187,16 +215,21 @@ fn random(n: u64) -> Case {
     product(DTYPES[dtype], sizes, layout, epilogue)
 }
 
-/// A convolution of random size: from 1 to 64 images of 7 to 112 points a side, 16 to 1024 channels that are whole in 8.
+/// A convolution of random size: from 1 to 80 images of 7 to 120 points a side, 16 to 1024 channels that are whole in 8; the last
+/// ones of few images of 100 to 600 points and up to 256 channels.
 fn random_window(n: u64) -> Case {
+    let large = n >= RANDOM_WINDOWS;
     let spread = |salt: u64, least: f64, most: f64| {
         (least * (most / least).powf(hashed(RANDOM + n, salt, 4096) as f64 / 4096.0)) as i64
     };
     let channels = |salt: u64| {
         let whole = [64, 64, 8][hashed(RANDOM + n, salt + 1, 3) as usize];
-        (spread(salt, 16.0, 1024.0) / whole * whole).max(16)
+        (spread(salt, 16.0, if large { 256.0 } else { 1024.0 }) / whole * whole).max(16)
     };
-    let (batch, size) = (spread(0, 1.0, 80.0), spread(1, 7.0, 120.0));
+    let (batch, size) = match large {
+        true => (spread(0, 1.0, 20.0), spread(1, 100.0, 600.0)),
+        false => (spread(0, 1.0, 80.0), spread(1, 7.0, 120.0)),
+    };
     let mut sizes = [batch, channels(2), size, channels(4), 1, 1];
     (sizes[4], sizes[5]) =
         [(1, 1), (1, 1), (1, 1), (1, 2), (3, 1), (3, 1), (3, 2), (5, 1)][hashed(RANDOM + n, 6, 8) as usize];
@@ -205,8 +238,8 @@ fn random_window(n: u64) -> Case {
     while work(&sizes) > MOST || points(&sizes) > MOST_POINTS {
         (sizes[0], sizes[2]) = ((sizes[0] / 2).max(1), if sizes[0] == 1 { sizes[2] / 2 } else { sizes[2] });
     }
-    let epilogue =
-        [Plain, Bias, Bias, BiasGelu, BiasResidualRelu, BiasResidualRelu][hashed(RANDOM + n, 7, 6) as usize];
+    let epilogue = [Plain, Bias, BiasLeaky, BiasGelu, BiasResidualRelu, BiasResidualRelu]
+        [hashed(RANDOM + n, 7, 6) as usize];
     let dtype = [0, 0, 0, 0, 1, 2, 2, 2, 2, 3][hashed(RANDOM + n, 8, 10) as usize];
     convolution(DTYPES[dtype], sizes, epilogue)
 }
@@ -217,6 +250,7 @@ fn epilogue_lines(epilogue: Epilogue, meta: &str) -> String {
     match epilogue {
         Plain | Bias => String::new(),
         BiasGelu => format!("  %z: {meta} = aten.gelu.default(%y, \"none\")\n"),
+        BiasLeaky => format!("  %z: {meta} = aten.leaky_relu.default(%y, 0.1)\n"),
         BiasResidualRelu => {
             format!("  %s: {meta} = aten.add.Tensor(%y, %r, 1)\n  %z: {meta} = aten.relu.default(%s)\n")
         }

@@ -38,7 +38,8 @@ pub(super) fn known(table: &Table, cases: &[Case]) -> Result<Vec<Known>> {
     let mut all = Vec::new();
     for timed in &table.cases {
         let Some(case) = cases.iter().find(|c| c.name == timed.case) else { continue };
-        let (program, target) = (case.program()?, table.target(case.tf32)?);
+        let (mut program, target) = (case.program()?, table.target(case.tf32)?);
+        gpu_runtime::adapt(&mut program, &target);
         let Some(step) = step_of(&program) else { continue };
         let work = StepWork::of(&program, step, &target).filter(|work| work.library(1).is_some());
         let of = |work: &StepWork, t: &Time| match t.library {

@@ -11,10 +11,14 @@ use kernel_ir::{
     Val,
 };
 
+use crate::loops::hint;
+
 /// Most instructions that are evaluated for one mask.
 const MAX_STEPS: u32 = 400;
 /// Most instructions of a step whose results, one for a query or a key, are computed again for each score.
 const FEW: usize = 12;
+/// A buffer is small beside a mask of so many times its elements.
+const SMALL_TABLE: i64 = 8;
 
 /// A mask as a function of batch, head, query and key.
 pub(super) struct Function {
@@ -67,10 +71,12 @@ impl Function {
         later.all(|written| self.loaded(program).all(|root| program.root(written) != root))
     }
 
-    /// The dimensions along which it differs, and whether it loads what differs along queries and keys both.
+    /// The dimensions along which it differs, and whether it loads what differs along queries and keys both from a buffer about as large as
+    /// the mask: that would be no less to read. Biases of relative positions that are sums of one for each row and one for each column of an
+    /// image are small buffers.
     pub(super) fn moves(&self, program: &Program, sizes: &[SymExpr]) -> ([bool; 4], bool) {
         let mut of: Vec<[bool; 4]> = Vec::new();
-        let mut tables = false;
+        let mut tables: Vec<i64> = Vec::new();
         for inst in &self.insts {
             let mut own = [false; 4];
             let mut add = |e: &SymExpr| {
@@ -84,15 +90,24 @@ impl Function {
                 InstKind::Index(e) => add(e),
                 InstKind::Load { buf, index, mask } => {
                     add(&program.buffers[*buf].address(index));
-                    tables |= own[2] && own[3];
+                    if own[2] && own[3] {
+                        tables.push(elements(program, &program.buffers[*buf].sizes));
+                    }
                     mask.iter().for_each(|m| join(&mut own, of[m.0 as usize]));
                 }
                 kind => kind.for_each_val(&mut |v| join(&mut own, of[v.0 as usize])),
             }
             of.push(own);
         }
-        (of.last().copied().unwrap_or_default(), tables)
+        let moves: [bool; 4] = of.last().copied().unwrap_or_default();
+        let own: Vec<SymExpr> = (0..4).filter(|&d| moves[d]).map(|d| sizes[d].clone()).collect();
+        let all = elements(program, &own);
+        (moves, tables.into_iter().any(|table| table.saturating_mul(SMALL_TABLE) > all))
     }
+}
+
+fn elements(program: &Program, sizes: &[SymExpr]) -> i64 {
+    sizes.iter().fold(1, |n: i64, size| n.saturating_mul(hint(program, size)))
 }
 
 fn join(own: &mut [bool; 4], other: [bool; 4]) {
@@ -143,9 +158,15 @@ impl<'p> Inliner<'p> {
         if self.extents[d] == SymExpr::ONE { SymExpr::ZERO } else { SymExpr::loop_var(d as u32) }
     }
 
-    /// The index of a score's mask in the buffer that is stored to; `None` where the mask is another view of its memory.
+    /// The index of a score's mask in the buffer that is stored to; `None` where the mask is another view of its memory than by
+    /// [`Inliner::same_dimensions`] and [`Inliner::divided`].
     fn position(&self, mask: &Operand) -> Option<Vec<SymExpr>> {
         let (_, _, stored) = self.writer(self.program.root(mask.buf))?;
+        self.same_dimensions(mask, stored).or_else(|| self.divided(mask, stored))
+    }
+
+    /// The index where each dimension of the buffer that moves is one of the scores.
+    fn same_dimensions(&self, mask: &Operand, stored: BufId) -> Option<Vec<SymExpr>> {
         let buffer = &self.program.buffers[stored];
         let moves = |d: &usize| mask.sizes[*d] != SymExpr::ONE && mask.strides[*d] != SymExpr::ZERO;
         let mut found = 0;
@@ -160,6 +181,41 @@ impl<'p> Inliner<'p> {
             found += 1;
         }
         (found == (0..4).filter(moves).count() && buffer.offset == mask.offset).then_some(index)
+    }
+
+    /// The index where the dimensions of a dense buffer are others than those of the scores: rows and columns of images in place of queries and
+    /// keys, batches together with heads. All sizes and strides must be numbers.
+    fn divided(&self, mask: &Operand, stored: BufId) -> Option<Vec<SymExpr>> {
+        let buffer = &self.program.buffers[stored];
+        let number = SymExpr::as_const;
+        let mut dims: Vec<(usize, i64, i64)> = Vec::new();
+        for (n, (size, stride)) in buffer.sizes.iter().zip(&buffer.strides).enumerate() {
+            dims.push((n, number(size)?, number(stride)?));
+        }
+        let strides: Vec<i64> = mask.strides.iter().map(number).collect::<Option<_>>()?;
+        mask.sizes.iter().try_for_each(|size| number(size).map(drop))?;
+        if buffer.offset != mask.offset {
+            return None;
+        }
+        // The element's place in memory, from whose digits the index is read, the dimension of the smallest stride first.
+        let place = (0..4).fold(SymExpr::ZERO, |place, d| place + self.var(d) * strides[d]);
+        dims.retain(|(_, size, _)| *size != 1);
+        dims.sort_by_key(|(.., stride)| *stride);
+        let mut index = vec![SymExpr::ZERO; buffer.sizes.len()];
+        let mut dense = 1;
+        for (at, &(n, size, stride)) in dims.iter().enumerate() {
+            if stride != dense {
+                return None;
+            }
+            let quotient = place.floor_div(&SymExpr::from_i64(stride));
+            let digit = match at + 1 == dims.len() {
+                true => quotient,
+                false => quotient.modulo(&SymExpr::from_i64(size)),
+            };
+            index[n] = digit.simplify(&self.bounds());
+            dense = stride.checked_mul(size)?;
+        }
+        Some(index)
     }
 
     /// The only kernel that stores to a buffer, the number of its step (`None` for an init step), and the buffer by which it does.
