@@ -468,7 +468,7 @@ fn source_order(defs: &Defs, def: &Def) -> Option<Vec<usize>> {
     Inliner::new(defs, &bounds).body(&mut b, &mut no_forward, def.insts(), &at, None);
     let depends = dependences(b.insts());
     let own = defs.numel_hint(&def.sizes);
-    let mut best: Option<(i64, Vec<i64>)> = None;
+    let mut best: Option<((bool, i64), Vec<i64>)> = None;
     for inst in b.insts() {
         let InstKind::Load { buf, index, .. } = &inst.kind else { continue };
         let source = defs.get(*buf);
@@ -482,10 +482,12 @@ fn source_order(defs: &Defs, def: &Def) -> Option<Vec<usize>> {
         let Some(steps) = steps else { continue };
         let covers = steps.iter().zip(&def.sizes).all(|(s, size)| *s != 0 || *size == SymExpr::ONE);
         let numel = defs.numel_hint(&source.sizes);
-        // A table that is looked up stays in the caches, whatever the order.
+        // A table that is looked up stays in the caches, whatever the order, and decides only where nothing else does: then its rows
+        // are read as they lie.
         let table = whole.any_leaf(|a| matches!(a, Atom::Value(_))) && numel.saturating_mul(TABLE) < own;
-        if covers && !table && best.as_ref().is_none_or(|(n, _)| numel > *n) {
-            best = Some((numel, steps));
+        let size = (!table, numel);
+        if covers && best.as_ref().is_none_or(|(n, _)| size > *n) {
+            best = Some((size, steps));
         }
     }
     let (_, steps) = best?;

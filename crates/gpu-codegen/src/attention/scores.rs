@@ -133,7 +133,8 @@ for (int n = 0; n < {}; ++n) {{
             false => String::new(),
         };
         let text = format!(
-            "#pragma unroll
+            "__builtin_assume(from >= 0);
+#pragma unroll
 for (int n = 0; n < {half}; ++n) {{
 {place}const bool seen = {seen};
 const idx query = imin<idx>(i2, {rows} - 1), key = {key};
@@ -155,11 +156,13 @@ const idx i2 = query, i3 = key;
         Ok((truth && positive, text))
     }
 
-    /// The key of a score, or the last one where it is behind that. Of two adjacent keys the first is even, which lets a compiler see that both
-    /// have the same quotient by an even number: what a mask loads by that is loaded once.
+    /// The key of a score, or the last one where it is behind that. Where tiles are whole a compiler sees from their numbers which keys have
+    /// the same quotient or remainder by a power of two, and else that two adjacent keys have the same quotient by an even number: what a mask
+    /// loads by these is loaded once.
     fn key(&self, o: &Operands<'_>) -> String {
         let keys = &o.keys;
         match (self.side, o.k.k.sizes[2].as_const()) {
+            (Side::Queries, Some(n)) if n % self.far == 0 => "j".into(),
             (Side::Queries, Some(n)) if n % 2 == 0 => {
                 format!("(imin<idx>(j - (n & 1), {keys} - 2) & ~(idx)1) + (n & 1)")
             }

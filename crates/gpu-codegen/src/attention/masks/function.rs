@@ -198,21 +198,17 @@ impl<'p> Inliner<'p> {
             return None;
         }
         // The element's place in memory, from whose digits the index is read, the dimension of the smallest stride first.
-        let place = (0..4).fold(SymExpr::ZERO, |place, d| place + self.var(d) * strides[d]);
+        let mut rest = (0..4).fold(SymExpr::ZERO, |place, d| place + self.var(d) * strides[d]);
         dims.retain(|(_, size, _)| *size != 1);
         dims.sort_by_key(|(.., stride)| *stride);
         let mut index = vec![SymExpr::ZERO; buffer.sizes.len()];
         let mut dense = 1;
-        for (at, &(n, size, stride)) in dims.iter().enumerate() {
+        for (n, size, stride) in dims {
             if stride != dense {
                 return None;
             }
-            let quotient = place.floor_div(&SymExpr::from_i64(stride));
-            let digit = match at + 1 == dims.len() {
-                true => quotient,
-                false => quotient.modulo(&SymExpr::from_i64(size)),
-            };
-            index[n] = digit.simplify(&self.bounds());
+            index[n] = rest.modulo(&SymExpr::from_i64(size)).simplify(&self.bounds());
+            rest = rest.floor_div(&SymExpr::from_i64(size)).simplify(&self.bounds());
             dense = stride.checked_mul(size)?;
         }
         Some(index)
