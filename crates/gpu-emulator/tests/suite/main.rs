@@ -28,6 +28,7 @@ mod present;
 mod programs;
 mod reductions;
 mod rows;
+mod selection;
 mod steps;
 mod tensor_core;
 mod tiles;
