@@ -2,26 +2,32 @@
 //! for those alone. An output of such a sort has, along the sorted dimension, as many elements as are wanted, or none where nothing
 //! reads it; where rows are shorter than that, it has the whole row.
 //!
-//! Not here: kernels that find the first elements without sorting the rest (`selection`).
+//! Not here: kernels that find the first elements without sorting the rest (`selection`), and copies of the results (`copies`).
 
 use ir_core::{Shape, SymExpr};
 use kernel_ir::{
     ArenaPlan, BufId, ExternCall, ExternOp, Inst, InstKind, LoopBounds, Operand, Program, Step, Storage,
 };
 
+use super::copies::write_through;
 use crate::library::pack::for_each_step;
 
-/// Narrows the results of sorts to what is read of them.
+/// Narrows the results of sorts to what is read of them, and lets sorts write to where they are copied.
 pub fn narrow_sorts(program: &mut Program) {
+    let narrowed = narrow_results(program);
+    if write_through(program) || narrowed {
+        program.plan = ArenaPlan::of(program);
+    }
+}
+
+/// Returns whether there are any; the memory plan is then another one.
+fn narrow_results(program: &mut Program) -> bool {
     let mut narrowed: Vec<(BufId, Shape)> = Vec::new();
     for_each_step(&program.steps, &mut |step| {
         if let Step::Extern(k) = step {
             narrowed.extend(narrow(program, k).unwrap_or_default());
         }
     });
-    if narrowed.is_empty() {
-        return;
-    }
     for (buf, sizes) in &narrowed {
         let buffer = &mut program.buffers[*buf];
         buffer.strides = ir_core::contiguous_strides(sizes);
@@ -36,7 +42,7 @@ pub fn narrow_sorts(program: &mut Program) {
         }
     });
     program.steps = steps;
-    program.plan = ArenaPlan::of(program);
+    !narrowed.is_empty()
 }
 
 fn for_each_extern(steps: &mut [Step], visit: &mut dyn FnMut(&mut ExternCall)) {

@@ -3,6 +3,7 @@
 //! instead: the number of those before it, which keeps the whole device busy. Where only a few of each row are wanted, they are
 //! selected (`selection`). The sort is stable: positions break ties.
 
+mod copies;
 pub(crate) mod first;
 pub(crate) mod ordered;
 mod selection;

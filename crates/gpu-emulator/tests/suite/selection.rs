@@ -6,7 +6,7 @@ use crate::common::{Case, emulator, fixed};
 use fx_ir::{Arg, ValueId};
 use gpu_codegen::{Target, variants};
 use ir_core::{DType, SymExpr, Symbol};
-use kernel_ir::{Program, Step};
+use kernel_ir::{Program, Step, Storage};
 
 use DType::{BF16, Bool, F16, F32, F64, I8, I16, I32, I64, U8};
 
@@ -161,14 +161,34 @@ fn the_rule_selects_few_of_long_rows() {
         for target in [Target::HOPPER, Target::CDNA] {
             let (name, program) = chosen(&mut c, &target);
             assert_eq!(name, expected, "{sizes:?}, {k} of a row, waves of {}", target.wave);
-            // Nothing has room for more than is wanted.
-            let step = &program.steps[0];
-            for operand in step.results() {
+            // The sort is the only step and writes what the caller gets.
+            assert_eq!(program.steps.len(), 1, "{program}");
+            for operand in program.steps[0].results() {
                 assert_eq!(operand.sizes[..], fixed(&[sizes[0], k]), "{program}");
-                assert_eq!(program.buffers[operand.buf].sizes, operand.sizes);
+                assert_eq!(program.buffers[operand.buf].storage, Storage::Output, "{program}");
             }
+            assert_eq!(program.plan.bytes, Some(0));
         }
     }
+}
+
+/// A result that is read by more than a copy is kept, in as much memory as is read, and copied.
+#[test]
+fn results_that_are_copied_and_read() {
+    let Some(emulator) = emulator() else { return };
+    let mut c = Case::new("copied");
+    let x = c.any(F32, &[6, 200]);
+    let found = c.calls("aten.topk.default", vec![x.into(), 4i64.into(), 1i64.into()]);
+    c.output(found[0]);
+    c.shows("aten.exp.default", vec![found[0].into()]);
+    c.shows("aten.softmax.int", vec![found[0].into(), 1i64.into()]);
+    c.shows("aten.gather.default", vec![x.into(), 1i64.into(), found[1].into()]);
+    let (_, program) = chosen(&mut c, &Target::HOPPER);
+    for operand in program.steps[0].results() {
+        assert_eq!(program.buffers[operand.buf].storage, Storage::Arena, "{program}");
+        assert_eq!(operand.sizes[..], fixed(&[6, 4]), "{program}");
+    }
+    c.check_twice(&emulator);
 }
 
 /// Whole rows are sorted: those that are an output, and those of which some position may be read.
