@@ -14,6 +14,12 @@ DEV bool is_last(LongItem x) { return x.key == ~0ULL && x.position == ~0u; }
 DEV void last_item(u64 &x) { x = ~0ULL; }
 DEV void last_item(LongItem &x) { x.key = ~0ULL; x.position = ~0u; }
 
+// The items of other lanes: of the one whose number differs in the bits of `mask`, and of one. The bytes behind a position stay.
+DEV u64 item_xor(u64 x, int mask) { return shuffle_xor(x, mask); }
+DEV LongItem item_xor(LongItem x, int mask) { return {shuffle_xor(x.key, mask), shuffle_xor(x.position, mask)}; }
+DEV u64 item_of_lane(u64 x, int lane) { return shuffle(x, lane); }
+DEV LongItem item_of_lane(LongItem x, int lane) { return {shuffle(x.key, lane), shuffle(x.position, lane)}; }
+
 // Unsigned numbers in the order of the values: zeros are equal, NaN comes last.
 DEV u32 sort_key(float x) {
     if (x != x) return ~0u;
@@ -51,7 +57,7 @@ template <int N, int EACH, class I> DEV void wave_passes(I (&x)[EACH], int first
         #pragma unroll
         for (int e = 0; e < EACH; ++e) {
             const bool up = ((first + e) & (N - 1) & k) == 0;
-            const I other = shuffle_xor(x[e], j / EACH);
+            const I other = item_xor(x[e], j / EACH);
             if (lower == up ? item_before(other, x[e]) : item_before(x[e], other)) x[e] = other;
         }
     }
@@ -111,7 +117,7 @@ template <int N, int ALL, int THREADS, class I> DEV void block_sort(I *items) {
 
 // The earlier of the items of two lanes whose numbers differ in the bit `j`, or the later one.
 template <class I> DEV I exchanged(I x, int j, bool earlier) {
-    const I other = shuffle_xor(x, j);
+    const I other = item_xor(x, j);
     return item_before(other, x) == earlier ? other : x;
 }
 
@@ -172,7 +178,7 @@ template <int K, class I> struct Selection {
         x = wave_sorted_down(x);
         if (item_before(x, best[EACH - 1])) best[EACH - 1] = x;
         settle();
-        limit = shuffle(best[(K - 1) / WAVE], (K - 1) % WAVE);
+        limit = item_of_lane(best[(K - 1) / WAVE], (K - 1) % WAVE);
     }
 
     // Sorts the kept items, which are a bitonic sequence.
