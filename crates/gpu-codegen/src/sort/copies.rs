@@ -113,3 +113,74 @@ fn remove_copy(steps: &mut [Step], from: BufId) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    /// A sort of `b0` into `b1`, whose first two elements of a row go to the output `b3` by the loop `copy`, and further steps.
+    fn sort_and_copy(copy: &str, more: &str) -> Program {
+        let text = format!(
+            r#"kir 1.12
+program "sort"
+buffer b0 "x" f32[4, 100]{{100, 1}}+0 input 0
+buffer b1 "values" f32[4, 100]{{100, 1}}+0 arena
+buffer b2 "positions" i64[4, 100]{{100, 1}}+0 arena
+buffer b3 "first" f32[4, 2]{{2, 1}}+0 output
+buffer b4 "second" f32[4]{{1}}+0 output
+input "x" b0
+output "first" b3[4, 2]{{2, 1}}+0
+output "second" b4[4]{{1}}+0
+init:
+steps:
+extern "sort" sort dim 1 ascending
+  in b0[4, 100]{{100, 1}}+0
+  out b1[4, 100]{{100, 1}}+0
+  out b2[4, 100]{{100, 1}}+0
+{copy}{more}plan:
+"#
+        );
+        text.parse().unwrap_or_else(|e| panic!("{e}\n{text}"))
+    }
+
+    fn copy(from: &str, to: &str) -> String {
+        format!(
+            "loop \"copy\" outer [4, 2]\n  stage []\n    v0: f32 = load {from}\n    v1: f32 = store {to}, v0\n"
+        )
+    }
+
+    /// The names of the steps, and the buffer and the sizes of the values, after results were narrowed.
+    fn narrowed(mut program: Program) -> (Vec<String>, u32, Vec<Option<i64>>) {
+        crate::narrow_sorts(&mut program);
+        let names = program.steps.iter().map(|s| s.name().to_owned()).collect();
+        let results = program.steps[0].results();
+        (names, results[0].buf.0, results[0].sizes.iter().map(SymExpr::as_const).collect())
+    }
+
+    #[test]
+    fn a_copy_is_left_out() {
+        let whole = copy("b1[i0, i1]", "b3[i0, i1]");
+        let done = (vec!["sort".to_owned()], 3, vec![Some(4), Some(2)]);
+        assert_eq!(narrowed(sort_and_copy(&whole, "")), done);
+        let group = format!("together \"group\"\ndo:\n{whole}end\n");
+        assert_eq!(narrowed(sort_and_copy(&group, "")), done);
+    }
+
+    #[test]
+    fn what_is_more_than_a_copy_stays() {
+        let whole = copy("b1[i0, i1]", "b3[i0, i1]");
+        let second = "loop \"second\" outer [4]\n  stage []\n    v0: f32 = load b1[i0, 1]\n    v1: f32 = store b4[i0], v0\n";
+        let again = "loop \"again\" outer [4]\n  stage []\n    v0: f32 = const 1.0\n    v1: f32 = store b3[i0, 0], v0\n";
+        let mirrored = copy("b1[i0, 1 - i1]", "b3[i0, i1]");
+        let later = copy("b1[i0, i1 + 1]", "b3[i0, i1]");
+        for (copy, more, length) in
+            [(&whole, second, 2), (&whole, again, 2), (&mirrored, "", 2), (&later, "", 3)]
+        {
+            let program = sort_and_copy(copy, more);
+            let names: Vec<String> = program.steps.iter().map(|s| s.name().to_owned()).collect();
+            assert_eq!(narrowed(program), (names, 1, vec![Some(4), Some(length)]), "{copy}{more}");
+        }
+    }
+}
