@@ -49,8 +49,8 @@ impl Sort<'_> {
         self.first.filter(|n| *n <= MOST)
     }
 
-    /// Whether selecting takes fewer comparisons than sorting the row, which a row longer than a block holds takes at least as many
-    /// of. Kernels whose lanes all compare in every step are compared, so that the number of comparisons stands for their time.
+    /// Whether selecting takes fewer comparisons than a network that sorts the row. In both kernels every lane compares in every step,
+    /// so that the number of comparisons stands for the time; merging pieces of a longer row takes no fewer than a network.
     pub(super) fn is_selected(&self, count: i64, target: &Target) -> bool {
         let length = hint(self.program, self.length);
         selecting(length, count, target.lanes()) < network((length.max(2) as u64).next_power_of_two() as i64)
@@ -75,13 +75,10 @@ impl Sort<'_> {
     /// The kernel in which one wave or several select the first `count` of a row.
     pub(super) fn by_selection(&self, count: i64, target: &Target) -> Result<Kernel, GenError> {
         let mut uses = Uses::default();
-        let (rows, length) = self.counts(&mut uses);
-        let until = self.until(&mut uses);
-        let unravelled = unravel(&self.writer(), &self.others, 0, "row", &mut uses);
-        let (x, write) = (self.at(self.input, "at", &mut uses), self.write(&mut uses));
-        let (item, descending) = (self.item, self.descending);
-        let element = memory_type(self.program.buffers[self.input.buf].dtype)?;
+        let (rows, until) = (self.counts(&mut uses).0, self.until(&mut uses));
         let parts = self.sharing(count, target);
+        let look = self.look(parts, &mut uses)?;
+        let (write, item) = (self.write(&mut uses), self.item);
         let waves = parts.max(i64::from(THREADS / target.wave));
         let together = waves / parts;
         // What the waves of a row join passes through shared memory, which the next row must leave alone until it was read.
@@ -98,7 +95,35 @@ const idx row = first + wave / {parts};
 Kept kept;
 kept.begin(rooms + wave * Kept::ROOM);
 if (row < {rows}) {{
-{unravelled}auto read = [&](idx at) {{
+{look}kept.end();
+}}
+{join}if (row < {rows} && part == 0) {{
+#pragma unroll
+for (int e = 0; e < Kept::EACH; ++e) {{
+const idx at = e * WAVE + lane;
+if (at < {until}) {{
+const {item} item = kept.best[e];
+{write}}}
+}}
+}}
+{end}}}
+"
+        );
+        let blocks = blocks_of(&volume(&self.others), together);
+        let threads = waves * target.lanes();
+        assemble(self.program, ENTRY, &uses, Launch::flat(blocks, threads as u32), &body)
+    }
+
+    /// Returns statements in which wave `part` of the `parts` of row `row` gives its elements to `kept`. It loads those that come next
+    /// before it looks at its own.
+    fn look(&self, parts: i64, uses: &mut Uses) -> Result<String, GenError> {
+        let length = self.counts(uses).1;
+        let rows = unravel(&self.writer(), &self.others, 0, "row", uses);
+        let x = self.at(self.input, "at", uses);
+        let element = memory_type(self.program.buffers[self.input.buf].dtype)?;
+        let (item, descending) = (self.item, self.descending);
+        Ok(format!(
+            "{rows}auto read = [&](idx at) {{
 {element} x = {{}};
 if (at < {length}) x = {x};
 return x;
@@ -122,23 +147,8 @@ if (at < {length}) item = sort_item<{descending}, {item}>(own[e], (u32)at);
 kept.give(item);
 }}
 }}
-kept.end();
-}}
-{join}if (row < {rows} && part == 0) {{
-#pragma unroll
-for (int e = 0; e < Kept::EACH; ++e) {{
-const idx at = e * WAVE + lane;
-if (at < {until}) {{
-const {item} item = kept.best[e];
-{write}}}
-}}
-}}
-{end}}}
 "
-        );
-        let blocks = blocks_of(&volume(&self.others), together);
-        let threads = waves * target.lanes();
-        assemble(self.program, ENTRY, &uses, Launch::flat(blocks, threads as u32), &body)
+        ))
     }
 }
 
