@@ -63,6 +63,7 @@ pub use library::pack::pack_weights;
 pub use library::rows::align_rows;
 pub use library::vendor_epilogue::{Bias, StridedView, VendorEpilogue, vendor_epilogue};
 pub use loops::recompute::recompute;
+pub use sort::first::narrow_sorts;
 pub use target::{Features, Target};
 pub use tf32::Tf32;
 

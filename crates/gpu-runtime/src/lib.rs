@@ -106,9 +106,10 @@ fn texts(
     Ok(planner.kernels.modules(each, target))
 }
 
-/// Changes a program to what kernels for this device want: values that are computed again instead of stored, weights in another
-/// layout, rows that begin at whole vectors, masks in bits, blocks that masks hide.
+/// Changes a program to what kernels for this device want: results of sorts that are as long as they are read, values that are computed
+/// again instead of stored, weights in another layout, rows that begin at whole vectors, masks in bits, blocks that masks hide.
 pub fn adapt(program: &mut kernel_ir::Program, target: &gpu_codegen::Target) {
+    gpu_codegen::narrow_sorts(program);
     gpu_codegen::recompute(program);
     gpu_codegen::pack_weights(program);
     gpu_codegen::align_rows(program);

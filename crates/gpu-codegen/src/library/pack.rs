@@ -83,7 +83,7 @@ fn collect_layouts(program: &Program, step: &Step, may: bool, found: &mut BTreeM
     }
 }
 
-pub(super) fn for_each_step(steps: &[Step], visit: &mut dyn FnMut(&Step)) {
+pub(crate) fn for_each_step(steps: &[Step], visit: &mut dyn FnMut(&Step)) {
     for step in steps {
         visit(step);
         step.nested().into_iter().for_each(|list| for_each_step(list, visit));

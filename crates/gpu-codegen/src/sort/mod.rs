@@ -1,8 +1,12 @@
 //! Sorting. Rows that fit into shared memory are sorted there, several short ones per block. Longer rows are sorted in
 //! pieces that are merged pairwise through scratch memory. Where rows are few and not too long, every element's place is counted
-//! instead: the number of those before it, which keeps the whole device busy. The sort is stable: positions break ties.
+//! instead: the number of those before it, which keeps the whole device busy. Where only a few of each row are wanted, they are
+//! selected (`selection`). The sort is stable: positions break ties.
 
+mod copies;
+pub(crate) mod first;
 pub(crate) mod ordered;
+mod selection;
 
 use ir_core::{DType, SymExpr};
 use kernel_ir::{ExternCall, ExternOp, Operand, Program};
@@ -42,17 +46,15 @@ pub(crate) fn variants(program: &Program, k: &ExternCall, target: &Target) -> Re
     if sort.is_counted(held) {
         all.push(Variant::single("count", sort.by_counting(target)?));
     }
-    if held {
-        all.push(Variant::single("block", sort.in_shared_memory(most)?));
-        return Ok(all);
+    all.push(if held {
+        Variant::single("block", sort.in_shared_memory(most)?)
+    } else {
+        sort.by_merging(most)?
+    });
+    if let Some(count) = sort.selected() {
+        let place = if sort.is_selected(count, target) { 0 } else { all.len() };
+        all.insert(place, Variant::single("select", sort.by_selection(count, target)?));
     }
-    let merging = sort.merging();
-    let mut uses = merging.uses();
-    let make = sort.make(&mut uses);
-    let mut kernels = vec![merging.pieces(&sort.writer(), uses, &make)?];
-    kernels.extend(merging.merges(&sort.writer(), most)?);
-    kernels.push(sort.finish(&merging)?);
-    all.push(Variant { name: "merge".into(), kernels, scratch: merging.scratch() });
     Ok(all)
 }
 
@@ -65,6 +67,8 @@ struct Sort<'a> {
     values: &'a Operand,
     positions: &'a Operand,
     length: &'a SymExpr,
+    /// How many of a row's first elements are wanted at most; `None` where all are.
+    first: Option<i64>,
     /// The sizes with the sorted dimension as 1: their product is the number of rows.
     others: Vec<SymExpr>,
     item: &'static str,
@@ -87,7 +91,21 @@ impl<'a> Sort<'a> {
         let wide = matches!(program.buffers[input.buf].dtype, DType::F64 | DType::I64);
         let (item, item_bytes) = if wide { ("LongItem", 16) } else { ("u64", 8) };
         let descending = *descending;
-        Ok(Sort { program, dim, descending, input, values, positions, length, others, item, item_bytes })
+        let counts = [values, positions].map(|o| o.sizes.get(dim).filter(|n| *n != length)?.as_const());
+        let first = counts[0].zip(counts[1]).map(|(a, b)| a.max(b));
+        Ok(Sort {
+            program,
+            dim,
+            descending,
+            input,
+            values,
+            positions,
+            length,
+            first,
+            others,
+            item,
+            item_bytes,
+        })
     }
 
     fn writer(&self) -> BodyWriter<'_> {
@@ -111,15 +129,32 @@ impl<'a> Sort<'a> {
         format!("{rows}item = sort_item<{}, {}>({x}, (u32)at);\n", self.descending, self.item)
     }
 
-    /// Returns statements that write the item at `at` of row `row`.
+    /// Returns statements that write the item at `at` of row `row`, which is before `until`. Results that nothing reads have no
+    /// elements and are not written.
     fn write(&self, uses: &mut Uses) -> String {
-        let rows = unravel(&self.writer(), &self.others, 0, "row", uses);
-        let x = self.at(self.input, "from", uses);
-        let (value, position) = (self.at(self.values, "at", uses), self.at(self.positions, "at", uses));
-        for operand in [self.values, self.positions] {
-            uses.written.insert(self.program.root(operand.buf));
+        let mut out = unravel(&self.writer(), &self.others, 0, "row", uses);
+        out.push_str("const idx from = (idx)item_position(item);\n");
+        if self.values.sizes.get(self.dim) != Some(&SymExpr::ZERO) {
+            let (value, x) = (self.at(self.values, "at", uses), self.at(self.input, "from", uses));
+            uses.written.insert(self.program.root(self.values.buf));
+            out.push_str(&format!("{value} = {x};\n"));
         }
-        format!("{rows}const idx from = (idx)item_position(item);\n{value} = {x};\n{position} = (i64)from;\n")
+        if self.positions.sizes.get(self.dim) != Some(&SymExpr::ZERO) {
+            let position = self.at(self.positions, "at", uses);
+            uses.written.insert(self.program.root(self.positions.buf));
+            out.push_str(&format!("{position} = (i64)from;\n"));
+        }
+        out
+    }
+
+    /// The number of elements of a sorted row that are written.
+    fn written(&self) -> SymExpr {
+        self.first.map_or_else(|| self.length.clone(), |n| self.length.sym_min(&SymExpr::from_i64(n)))
+    }
+
+    /// The same as text.
+    fn until(&self, uses: &mut Uses) -> String {
+        self.writer().expr(&self.written(), uses)
     }
 
     /// Numbers of rows and of elements per row, as text.
@@ -135,7 +170,7 @@ impl<'a> Sort<'a> {
         let all = n.max(MIN_ITEMS);
         let (together, threads) = (all / n, (all / 2).min(512));
         let (rows, length) = self.counts(&mut uses);
-        let (make, write) = (self.make(&mut uses), self.write(&mut uses));
+        let (make, write, until) = (self.make(&mut uses), self.write(&mut uses), self.until(&mut uses));
         // Adjacent threads take contiguous elements.
         let along = self.input.strides.get(self.dim) == Some(&SymExpr::ONE);
         let place = match along {
@@ -158,7 +193,7 @@ if (row < {rows} && at < {length}) {{
 block_sort<{n}, {all}, {threads}>(items);
 for (int t = threadIdx.x; t < {all}; t += {threads}) {{
 const idx row = first + {place};
-if (row < {rows} && at < {length}) {{
+if (row < {rows} && at < {until}) {{
 const {item} item = {slot};
 {write}}}
 }}
@@ -182,6 +217,10 @@ block_sync();
         let mut uses = Uses::default();
         let (rows, length) = self.counts(&mut uses);
         let (make, write, item) = (self.make(&mut uses), self.write(&mut uses), self.item);
+        let wanted = match self.first {
+            Some(n) => format!(" && at < {n}"),
+            None => String::new(),
+        };
         let waves = i64::from(THREADS / target.wave);
         let body = format!(
             "const int lane = threadIdx.x % WAVE;
@@ -207,7 +246,7 @@ for (int e = 0; e < {COUNTED}; ++e) place[e] += item_before(item, own[e]);
 #pragma unroll
 for (int e = 0; e < {COUNTED}; ++e) {{
 const idx at = team_combine<SUM, WAVE>(place[e], (void *)0);
-if (lane == e && start + e < {length}) {{
+if (lane == e && start + e < {length}{wanted}) {{
 const {item} item = own[e];
 {write}}}
 }}
@@ -224,20 +263,31 @@ const {item} item = own[e];
         Merging { rows, length, item: self.item, item_bytes: self.item_bytes, values: None }
     }
 
+    /// The kernels for rows that a block does not hold, of at most `most` elements.
+    fn by_merging(&self, most: i64) -> Result<Variant, GenError> {
+        let merging = self.merging();
+        let mut uses = merging.uses();
+        let make = self.make(&mut uses);
+        let mut kernels = vec![merging.pieces(&self.writer(), uses, &make)?];
+        kernels.extend(merging.merges(&self.writer(), most)?);
+        kernels.push(self.finish(&merging)?);
+        Ok(Variant { name: "merge".into(), kernels, scratch: merging.scratch() })
+    }
+
     /// The kernel that extracts values and positions from the items.
     fn finish(&self, merging: &Merging) -> Result<Kernel, GenError> {
         let mut uses = merging.uses();
         let (rows, length) = self.counts(&mut uses);
-        let (write, item) = (self.write(&mut uses), self.item);
+        let (write, until, item) = (self.write(&mut uses), self.until(&mut uses), self.item);
         let body = format!(
-            "{sorted}for (idx p = blockIdx.x * (idx){THREADS} + threadIdx.x; p < {rows} * {length}; p += (idx)gridDim.x * {THREADS}) {{
-const idx row = p / {length}, at = p % {length};
-const {item} item = sorted[p];
+            "{sorted}for (idx p = blockIdx.x * (idx){THREADS} + threadIdx.x; p < {rows} * {until}; p += (idx)gridDim.x * {THREADS}) {{
+const idx row = p / {until}, at = p % {until};
+const {item} item = sorted[row * {length} + at];
 {write}}}
 ",
             sorted = merging.sorted(&length)
         );
-        let points = volume(&self.input.sizes);
+        let points = volume(&self.others) * self.written();
         let launch = Launch::flat(blocks_of(&points, i64::from(THREADS)), THREADS);
         assemble(self.program, ENTRY, &uses, launch, &body)
     }

@@ -29,6 +29,7 @@ mod present;
 mod programs;
 mod reductions;
 mod rows;
+mod selection;
 mod steps;
 mod tensor_core;
 mod tiles;

@@ -14,6 +14,12 @@ DEV bool is_last(LongItem x) { return x.key == ~0ULL && x.position == ~0u; }
 DEV void last_item(u64 &x) { x = ~0ULL; }
 DEV void last_item(LongItem &x) { x.key = ~0ULL; x.position = ~0u; }
 
+// The items of other lanes: of the one whose number differs in the bits of `mask`, and of one. The bytes behind a position stay.
+DEV u64 item_xor(u64 x, int mask) { return shuffle_xor(x, mask); }
+DEV LongItem item_xor(LongItem x, int mask) { return {shuffle_xor(x.key, mask), shuffle_xor(x.position, mask)}; }
+DEV u64 item_of_lane(u64 x, int lane) { return shuffle(x, lane); }
+DEV LongItem item_of_lane(LongItem x, int lane) { return {shuffle(x.key, lane), shuffle(x.position, lane)}; }
+
 // Unsigned numbers in the order of the values: zeros are equal, NaN comes last.
 DEV u32 sort_key(float x) {
     if (x != x) return ~0u;
@@ -51,7 +57,7 @@ template <int N, int EACH, class I> DEV void wave_passes(I (&x)[EACH], int first
         #pragma unroll
         for (int e = 0; e < EACH; ++e) {
             const bool up = ((first + e) & (N - 1) & k) == 0;
-            const I other = shuffle_xor(x[e], j / EACH);
+            const I other = item_xor(x[e], j / EACH);
             if (lower == up ? item_before(other, x[e]) : item_before(x[e], other)) x[e] = other;
         }
     }
@@ -108,6 +114,118 @@ template <int N, int ALL, int THREADS, class I> DEV void block_sort(I *items) {
     for (int e = 0; e < EACH; ++e) items[first + e] = x[e];
     block_sync();
 }
+
+// The earlier of the items of two lanes whose numbers differ in the bit `j`, or the later one.
+template <class I> DEV I exchanged(I x, int j, bool earlier) {
+    const I other = item_xor(x, j);
+    return item_before(other, x) == earlier ? other : x;
+}
+
+// Sorts one item of each lane, the last first, by a bitonic network.
+template <class I> DEV I wave_sorted_down(I x) {
+    const int lane = threadIdx.x & (WAVE - 1);
+    #pragma unroll
+    for (int k = 2; k <= WAVE; k <<= 1) {
+        #pragma unroll
+        for (int j = k / 2; j > 0; j >>= 1) x = exchanged(x, j, ((lane & j) == 0) == ((lane & k) != 0));
+    }
+    return x;
+}
+
+// The first K of the items that a wave is given, in order: number e * WAVE + l is `best[e]` of lane l. Items before the K-th of these
+// wait in the wave's ROOM items of shared memory until there is one for every lane. All lanes call the functions together.
+template <int K, class I> struct Selection {
+    static constexpr int EACH = K <= WAVE ? 1 : K <= 2 * WAVE ? 2 : 4;
+    static constexpr int ROOM = (EACH < 2 ? 2 : EACH) * WAVE;
+    I best[EACH], limit;
+    I *room;
+    // How many items came to wait, and how many of them have left, by whole waves.
+    u32 came, left;
+
+    MEMBER void begin(I *shared) {
+        room = shared;
+        came = left = 0;
+        last_item(limit);
+        #pragma unroll
+        for (int e = 0; e < EACH; ++e) last_item(best[e]);
+    }
+
+    MEMBER void give(I item) {
+        const bool waits = item_before(item, limit);
+        const u64 all = wave_ballot(waits);
+        if (all == 0) return;
+        const int lane = threadIdx.x & (WAVE - 1);
+        if (waits) room[(came + count_bits(all & ((1ULL << lane) - 1))) & (2 * WAVE - 1)] = item;
+        came += count_bits(all);
+        if (came - left >= WAVE) take();
+    }
+
+    // Every item was given.
+    MEMBER void end() {
+        if (came != left) take();
+    }
+
+    // Merges what waits, at most an item for each lane. Of an ascending and a descending sequence the earlier at each place are the
+    // first half of both, as a bitonic sequence; items of one lane each stand at the end of the kept ones.
+    MEMBER void take() {
+        const u32 at = left + (threadIdx.x & (WAVE - 1));
+        I x;
+        last_item(x);
+        wave_sync();
+        if (at < came) x = room[at & (2 * WAVE - 1)];
+        wave_sync();
+        left = came - left < WAVE ? came : left + WAVE;
+        x = wave_sorted_down(x);
+        if (item_before(x, best[EACH - 1])) best[EACH - 1] = x;
+        settle();
+        limit = item_of_lane(best[(K - 1) / WAVE], (K - 1) % WAVE);
+    }
+
+    // Sorts the kept items, which are a bitonic sequence.
+    MEMBER void settle() {
+        const int lane = threadIdx.x & (WAVE - 1);
+        #pragma unroll
+        for (int j = EACH / 2; j > 0; j >>= 1) {
+            #pragma unroll
+            for (int e = 0; e < EACH; ++e) {
+                if (e & j) continue;
+                const I a = best[e], b = best[e + j];
+                if (item_before(b, a)) {
+                    best[e] = b;
+                    best[e + j] = a;
+                }
+            }
+        }
+        #pragma unroll
+        for (int j = WAVE / 2; j > 0; j >>= 1) {
+            #pragma unroll
+            for (int e = 0; e < EACH; ++e) best[e] = exchanged(best[e], j, (lane & j) == 0);
+        }
+    }
+
+    // The first of PARTS adjacent waves gets what all of them kept. Their rooms are adjacent and used by nothing else until the block
+    // has passed another barrier.
+    template <int PARTS> MEMBER void join(int part) {
+        const int lane = threadIdx.x & (WAVE - 1);
+        wave_sync();
+        #pragma unroll 1
+        for (int other = PARTS / 2; other > 0; other >>= 1) {
+            if (part >= other && part < 2 * other) {
+                #pragma unroll
+                for (int e = 0; e < EACH; ++e) room[e * WAVE + lane] = best[e];
+            }
+            block_sync();
+            if (part >= other) continue;
+            const I *theirs = room + other * ROOM;
+            #pragma unroll
+            for (int e = 0; e < EACH; ++e) {
+                const I x = theirs[(EACH - e) * WAVE - 1 - lane];
+                if (item_before(x, best[e])) best[e] = x;
+            }
+            settle();
+        }
+    }
+};
 
 // Returns how many of the first `diagonal` items of the merged sequence come from `a` (merge path).
 template <class X, class I> DEV X merge_path(const I *a, X na, const I *b, X nb, X diagonal) {
