@@ -502,7 +502,16 @@ fn dependences(insts: &[Inst]) -> Vec<u64> {
     let mut all: Vec<u64> = Vec::with_capacity(insts.len());
     for inst in insts {
         let mut own = 0u64;
-        inst.kind.for_each_val(&mut |v| own |= all.get(v.0 as usize).copied().unwrap_or(0));
+        // A condition says whether an element is read, not which.
+        let condition = match &inst.kind {
+            InstKind::Load { mask, .. } | InstKind::Check { mask, .. } => *mask,
+            _ => None,
+        };
+        inst.kind.for_each_val(&mut |v| {
+            if Some(v) != condition {
+                own |= all.get(v.0 as usize).copied().unwrap_or(0);
+            }
+        });
         let mut leaf = |a: &Atom| match a {
             Atom::Loop(d) => own |= 1u64.checked_shl(*d).unwrap_or(0),
             Atom::Value(v) => own |= all.get(*v as usize).copied().unwrap_or(0),

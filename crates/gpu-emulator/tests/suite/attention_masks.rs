@@ -126,6 +126,21 @@ impl Mask<'_> {
         self.op("convert", &[added.into(), dtype.into()])
     }
 
+    /// Biases of relative positions of an image's `[high, wide]` points: a number for each query and row of keys, and one for each query and
+    /// column, as models of windows have them.
+    fn rows_and_columns(&mut self, dtype: DType, [high, wide]: [i64; 2]) -> ValueId {
+        let all = self.sizes[0] * self.sizes[1];
+        let whole = [all, high, wide, high, wide];
+        let of = |m: &mut Self, sizes: [i64; 5]| {
+            let given = m.c.any(dtype, &sizes);
+            m.op("expand", &[given.into(), Arg::from(&whole[..])])
+        };
+        let (rows, columns) = (of(self, [all, high, wide, high, 1]), of(self, [all, high, wide, 1, wide]));
+        let sum = self.op("add", &[rows.into(), columns.into()]);
+        let sizes = self.sizes;
+        self.op("reshape", &[sum.into(), Arg::from(&sizes[..])])
+    }
+
     /// The mask as numbers: minus infinity where it hides.
     fn numbers(&mut self, shown: ValueId, dtype: DType) -> ValueId {
         let sizes = [self.sizes[0], 1, self.sizes[2], self.sizes[3]];
@@ -239,6 +254,25 @@ fn numbers_are_computed() {
     });
     assert_not_written(&mut c, [200, 340]);
     c.check_candidates(&emulator, &WGMMA);
+}
+
+/// Whole tiles of keys, and tiles whose last keys are none.
+#[test]
+fn biases_of_rows_and_columns_are_computed() {
+    let Some(emulator) = emulator() else { return };
+    for (name, image, heads) in [("whole", [16, 16], [1, 2, 2]), ("uneven", [10, 14], [2, 2, 1])] {
+        let mut c = Case::new(name);
+        let points = image[0] * image[1];
+        masked(&mut c, BF16, heads, [points, points, 64, 64], |m| m.rows_and_columns(BF16, image));
+        let mut program = c.program();
+        prepare_masks(&mut program, &Target::HOPPER);
+        let elements = |sizes: &[SymExpr]| sizes.iter().filter_map(SymExpr::as_const).product::<i64>();
+        let all = heads[0] * heads[1] * points * points;
+        for buf in program.steps.iter().flat_map(|step| step.accesses().1) {
+            assert!(elements(&program.buffers[buf].sizes) < all, "{} is written", program.buffers[buf].name);
+        }
+        c.check_candidates(&emulator, &["wgmma_64x", "flash"]);
+    }
 }
 
 /// What a call gives decides the mask where it is a tensor of pairs: it becomes bits, also where positions hide more.
