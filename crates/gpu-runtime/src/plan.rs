@@ -326,7 +326,8 @@ impl<'a> Planner<'a> {
         let asked = asks_libraries(self.program, step, self.target, self.mode);
         let offered = if asked { (self.library)(step) } else { Vec::new() };
         let (behind, mut candidates): (Vec<Candidate>, Vec<Candidate>) = offered.into_iter().partition(late);
-        let on_trial = self.mode == Mode::ReduceOverhead && predicted.is_some();
+        let grouped = matches!(step, Step::Conv(k) if k.groups > 1);
+        let on_trial = self.mode == Mode::ReduceOverhead && predicted.is_some() && grouped;
         if self.mode.searches() || on_trial || candidates.is_empty() {
             candidates.extend(self.generated(step)?);
         }

@@ -43,17 +43,23 @@ fn selecting(length: i64, count: i64, lanes: i64) -> i64 {
     length + (waiting / lanes + 1) * merge
 }
 
+/// Of so many times as many elements a selection is of few.
+const FEW: i64 = 3;
+
 impl Sort<'_> {
     /// The number of elements to select; `None` where there are too many, or whole rows are wanted.
     pub(super) fn selected(&self) -> Option<i64> {
         self.first.filter(|n| *n <= MOST)
     }
 
-    /// Whether selecting takes fewer comparisons than a network that sorts the row. In both kernels every lane compares in every step,
-    /// so that the number of comparisons stands for the time; merging pieces of a longer row takes no fewer than a network.
+    /// Whether selecting is quicker than sorting the row: where few of its elements are wanted, or where it takes fewer comparisons than a
+    /// network that sorts the row. In both kernels every lane compares in every step; merging pieces of a longer row takes no fewer
+    /// comparisons than a network. Of eighteen shapes on an H200 (1 to 65,536 rows of 64 to 10⁶ elements of float32, 1 to 128 wanted)
+    /// selecting took 0.04 to 0.76 of the time of the quickest sort, 0.34 where 20 of 64 were wanted, which comparisons alone do not say.
     pub(super) fn is_selected(&self, count: i64, target: &Target) -> bool {
         let length = hint(self.program, self.length);
-        selecting(length, count, target.lanes()) < network((length.max(2) as u64).next_power_of_two() as i64)
+        let sorting = network((length.max(2) as u64).next_power_of_two() as i64);
+        count.saturating_mul(FEW) <= length || selecting(length, count, target.lanes()) < sorting
     }
 
     /// How many waves share a row: more where rows are too few to fill the device, as long as each has something to do and the block
