@@ -2,15 +2,20 @@
 //! operator table).
 //!
 //! Cotangents are accumulated in one fixed order (readers from last to first, their arguments from first to last), so that
-//! that the same program always rounds alike. Integers and truth values carry no gradient. Not here: what is computed
-//! in which half ([`crate::partition()`]) and the rules of single operators (`prims`). Control flow is in `control`.
+//! that the same program always rounds alike; those of slices that share no element (`slices`) come behind the others. Integers and truth
+//! values carry no gradient. Not here: what is computed in which half ([`crate::partition()`]) and the rules of single operators (`prims`).
+//! Control flow is in `control`.
 
 mod control;
+mod slices;
 
 use fx_ir::{Arg, Graph, InputKind, NodeId, NodeKind, OriginId, Output, OutputKind, ValueId, ValueType};
 use ir_core::{Arena, EntityId, Origin, Scalar, TensorMeta};
 use prims::{Builder, Call, Grad, GradCall, Kind, OpError, lookup};
+use rustc_hash::FxHashMap;
 use thiserror::Error;
+
+use self::slices::Slice;
 
 /// With respect to which placeholders to differentiate. Only floating-point and complex tensors among them count.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -176,6 +181,7 @@ pub fn joint(graph: &Graph, options: &JointOptions) -> Result<JointGraph, JointE
         backward_from: graph.nodes.len(),
         graph: graph.clone(),
         cotangents: Vec::new(),
+        slices: FxHashMap::default(),
         needs,
         errors: Vec::new(),
         seed: None,
@@ -193,7 +199,17 @@ pub fn joint(graph: &Graph, options: &JointOptions) -> Result<JointGraph, JointE
         pass.errors.reverse();
         return Err(JointError::Calls(pass.errors));
     }
-    let gradients: Vec<_> = wrt.iter().map(|&v| (v, pass.cotangent(v))).collect();
+    let mut gradients = Vec::with_capacity(wrt.len());
+    for &v in &wrt {
+        let def = graph.values[v].def;
+        match pass.cotangent(v, &format!("{}_grad", graph.node_name(def)), graph.nodes[def].origin) {
+            Ok(g) => gradients.push((v, g)),
+            Err(problem) => pass.report(graph, def, problem.into()),
+        }
+    }
+    if !pass.errors.is_empty() {
+        return Err(JointError::Calls(pass.errors));
+    }
     let Pass { mut graph, backward_from, seed, .. } = pass;
     append_outputs(&mut graph, &gradients);
     prims::scalars::eliminate_dead(&mut graph);
@@ -257,6 +273,8 @@ struct Pass {
     graph: Graph,
     /// Indexed by value.
     cotangents: Vec<Option<ValueId>>,
+    /// The gradients of slices of values, which are not in `cotangents` yet.
+    slices: FxHashMap<ValueId, Vec<Slice>>,
     needs: Arena<ValueId, bool>,
     backward_from: usize,
     errors: Vec<GradError>,
@@ -265,8 +283,14 @@ struct Pass {
 }
 
 impl Pass {
-    fn cotangent(&self, v: ValueId) -> Option<ValueId> {
-        self.cotangents.get(v.index()).copied().flatten()
+    /// The cotangent of a value whose readers have all been visited.
+    fn cotangent(&mut self, v: ValueId, name: &str, origin: OriginId) -> Result<Option<ValueId>, OpError> {
+        if let Some(slices) = self.slices.remove(&v) {
+            for term in slices::terms(&mut self.graph, (name, origin), slices)? {
+                self.add_term(v, term, name, origin)?;
+            }
+        }
+        Ok(self.cotangents.get(v.index()).copied().flatten())
     }
 
     /// Whether gradients with respect to a value of the forward graph are wanted.
@@ -285,6 +309,14 @@ impl Pass {
 
     /// Adds to the cotangent of `v`.
     fn add(&mut self, v: ValueId, g: ValueId, name: &str, origin: OriginId) -> Result<(), OpError> {
+        match Slice::of(&self.graph, g) {
+            Some(slice) => self.slices.entry(v).or_default().push(slice),
+            None => self.add_term(v, g, name, origin)?,
+        }
+        Ok(())
+    }
+
+    fn add_term(&mut self, v: ValueId, g: ValueId, name: &str, origin: OriginId) -> Result<(), OpError> {
         if self.cotangents.len() <= v.index() {
             self.cotangents.resize(v.index() + 1, None);
         }
@@ -362,8 +394,12 @@ impl Pass {
     fn node(&mut self, forward: &Graph, id: NodeId) -> Result<(), GradProblem> {
         let node = &forward.nodes[id];
         let NodeKind::Call { target, args } = &node.kind else { return Ok(()) };
-        let cotangents: Vec<Option<ValueId>> =
-            node.outputs.iter().map(|&v| if self.wants(v) { self.cotangent(v) } else { None }).collect();
+        let name = format!("{}_grad", forward.node_name(id));
+        let mut cotangents: Vec<Option<ValueId>> = Vec::with_capacity(node.outputs.len());
+        for &v in &node.outputs {
+            let wanted = self.wants(v);
+            cotangents.push(if wanted { self.cotangent(v, &name, node.origin)? } else { None });
+        }
         if cotangents.iter().all(Option::is_none) {
             return Ok(());
         }
@@ -371,7 +407,6 @@ impl Pass {
             return self.control(forward, id, &cotangents);
         }
         let Some((op, rule)) = rule(target)? else { return Ok(()) };
-        let name = format!("{}_grad", forward.node_name(id));
         let call = Call { op, args };
         let wanted: Vec<bool> = args.iter().map(|arg| self.wants_any(arg)).collect();
         let grads = {

@@ -111,7 +111,7 @@ fn compile_part(
     if options.on_device {
         narrow::run(&mut defs);
     }
-    realize::realize(&mut defs);
+    realize::realize(&mut defs, options.on_device);
     if options.on_device {
         filters::run(&mut defs);
     }

@@ -79,7 +79,7 @@ impl Order {
 }
 
 /// Sets `realized`, `strides` and `users` of every definition.
-pub(crate) fn realize(defs: &mut Defs) {
+pub(crate) fn realize(defs: &mut Defs, on_device: bool) {
     let order = Order::of(defs);
     let consumers = consumers(defs);
     let mut costs: Arena<BufId, Cost> = defs.list.ids().map(|_| Cost::default()).collect();
@@ -100,8 +100,10 @@ pub(crate) fn realize(defs: &mut Defs) {
             }
             DefKind::Template(spec) => {
                 let (operands, rows) = (template_operands(spec), attention_rows(spec));
+                let lines = if on_device { product_operands(spec) } else { Vec::new() };
                 realize_operands(defs, &operands);
                 rows.into_iter().for_each(|v| with_rows_inside(defs, v));
+                lines.into_iter().for_each(|v| with_lines_inside(defs, v));
                 defs.get_mut(id).realized = true;
             }
             DefKind::Extern { op, inputs, .. } => {
@@ -221,10 +223,39 @@ fn attention_rows(spec: &TemplateSpec) -> Vec<BufId> {
 /// strides.
 fn with_rows_inside(defs: &mut Defs, v: BufId) {
     let Some(operand) = affine::operand(defs, v) else { return };
-    let apart = operand.strides.last() != Some(&SymExpr::ONE) && operand.sizes.last() != Some(&SymExpr::ONE);
+    if operand.strides.last() != Some(&SymExpr::ONE) && operand.sizes.last() != Some(&SymExpr::ONE) {
+        give_rows(defs, v);
+    }
+}
+
+/// The operands of a plain product.
+fn product_operands(spec: &TemplateSpec) -> Vec<BufId> {
+    match spec {
+        TemplateSpec::Matmul { a, b, dequant: None, groups: None, .. } => [a, b].map(|of| BufId(of.0)).to_vec(),
+        _ => Vec::new(),
+    }
+}
+
+/// Fewest rows and columns of a matrix that is copied so that lines of it are neighbours.
+const FEWEST_LINES: i64 = 16;
+
+/// Lays out an operand of a product whose matrices lie within one another, as a product for each channel has them, matrix by matrix: its
+/// kernels copy lines, and each tile would gather them element by element.
+fn with_lines_inside(defs: &mut Defs, v: BufId) {
+    let Some(operand) = affine::operand(defs, v) else { return };
+    let Some(batch) = operand.sizes.len().checked_sub(2) else { return };
+    let one = |d: usize| operand.strides[d] == SymExpr::ONE;
+    let large = |d: usize| defs.hint(&operand.sizes[d]) >= FEWEST_LINES;
+    let inside = (0..batch).any(|d| one(d) && operand.sizes[d] != SymExpr::ONE);
+    if inside && (batch..batch + 2).all(|d| !one(d) && large(d)) {
+        give_rows(defs, v);
+    }
+}
+
+/// Gives an operand memory in row-major order, unless the caller has a part in it.
+fn give_rows(defs: &mut Defs, v: BufId) {
     let def = defs.get_mut(v);
-    let fixed = matches!(def.kind, DefKind::Input | DefKind::Constant) || def.output;
-    if apart && !fixed {
+    if !matches!(def.kind, DefKind::Input | DefKind::Constant) && !def.output {
         let order: Vec<usize> = (0..def.sizes.len()).collect();
         (def.strides, def.realized) = (dense(&def.sizes, &order), true);
     }

@@ -14,7 +14,7 @@ pub(super) fn def(graph: &Graph, v: ValueId) -> Option<Call<'_>> {
 }
 
 /// The call that defines a value, where it is this prim.
-pub(super) fn def_of<'g>(graph: &'g Graph, v: ValueId, target: &str) -> Option<Call<'g>> {
+pub(crate) fn def_of<'g>(graph: &'g Graph, v: ValueId, target: &str) -> Option<Call<'g>> {
     def(graph, v).filter(|call| call.op.target == target)
 }
 

@@ -17,7 +17,7 @@ mod fold;
 mod heads;
 mod integers;
 mod masks;
-mod matching;
+pub(crate) mod matching;
 mod patches;
 mod quotients;
 mod rewrite;

@@ -94,6 +94,54 @@ graph "twice" {
     assert_eq!(joint.graph.outputs[1].kind, OutputKind::ParameterGradient("w".into()));
 }
 
+/// Slices of one tensor with factors, in any order and with a gap; the last one reads what others read where `last` overlaps them.
+fn sliced(last: [i64; 2]) -> Graph {
+    let [start, end] = last;
+    let text = format!(
+        r#"fx 1.0
+graph "sliced" {{
+  %x: f64[2, 7] = input "x"
+
+  %a: f64[2, 2] = aten.slice.Tensor(%x, 1, 3, 5, 1)
+  %b: f64[2, 2] = aten.slice.Tensor(%x, 1, 0, 2, 1)
+  %c: f64[2, {n}] = aten.slice.Tensor(%x, 1, {start}, {end}, 1)
+  %ab: f64[2, 2] = aten.mul.Tensor(%a, %b)
+  %cc: f64[2, {n}] = aten.mul.Tensor(%c, %c)
+  %p: f64[] = aten.sum.default(%ab, none)
+  %q: f64[] = aten.sum.default(%cc, none)
+  %loss: f64[] = aten.add.Tensor(%p, %q, 1)
+  return %loss
+}}
+"#,
+        n = end - start
+    );
+    prims_of(&text)
+}
+
+#[test]
+fn gradients_of_slices_that_share_nothing_are_one_concatenation() {
+    let x = floats(&(1..15).map(f64::from).collect::<Vec<_>>(), &[2, 7]);
+    for (last, concatenations) in [([5, 7], 1), ([6, 7], 1), ([4, 7], 0)] {
+        let joint = joint(&sliced(last), &LOSS).unwrap();
+        fx_ir::well_formed(&joint.graph).unwrap();
+        let text = joint.graph.to_string();
+        assert_eq!(text.matches("prims.cat").count(), concatenations, "{text}");
+        assert_eq!(text.contains("prims.pad"), concatenations == 0, "{text}");
+        let outs = interp::run(&joint.graph, std::slice::from_ref(&x)).unwrap();
+        let element = |row: i64, d: i64| (7 * row + d + 1) as f64;
+        let expected = (0..14).map(|n| {
+            let (row, d) = (n / 7, n % 7);
+            let product = match d {
+                0 | 1 => element(row, d + 3),
+                3 | 4 => element(row, d - 3),
+                _ => 0.0,
+            };
+            product + if (last[0]..last[1]).contains(&d) { 2.0 * element(row, d) } else { 0.0 }
+        });
+        assert_eq!(outs[1].iter_f64().collect::<Vec<_>>(), expected.collect::<Vec<_>>());
+    }
+}
+
 #[test]
 fn integers_and_steps_pass_nothing_on() {
     let graph = prims_of(

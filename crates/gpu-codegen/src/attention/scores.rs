@@ -133,7 +133,7 @@ for (int n = 0; n < {}; ++n) {{
             false => String::new(),
         };
         let text = format!(
-            "__builtin_assume(from >= 0);
+            "ASSUME(from >= 0);
 #pragma unroll
 for (int n = 0; n < {half}; ++n) {{
 {place}const bool seen = {seen};

@@ -4,8 +4,8 @@
 //! eight, and its threads gather fragments of the left operand from there, each tap of the window one load. Weights stay in shared memory
 //! while the block goes from patch to patch.
 //!
-//! Here: which convolutions qualify and which shapes are tried. The text of the kernels is in `few_inputs_text`. Not here: groups
-//! (`depthwise`), and the gradients to input and weight, which are convolutions of many channels.
+//! Here: which convolutions qualify and which shapes are tried. The text of the kernels is in `few_inputs_text`. Not here: few output
+//! channels (`few_outputs`), groups (`depthwise`), and the gradients to input and weight, which are convolutions of many channels.
 
 use ir_core::{DType, SymExpr};
 use kernel_ir::{Conv, Program};
@@ -55,6 +55,32 @@ pub(crate) struct Line {
     pub(crate) before: i64,
 }
 
+impl Line {
+    /// Elements of the input that so many adjacent results see.
+    pub(crate) fn reach(&self, results: i64) -> i64 {
+        (results - 1) * self.stride + (self.window - 1) * self.dilation + 1
+    }
+}
+
+/// The spatial dimensions of a plain convolution that matrix cores multiply in 16 bits: slices, rows and columns.
+pub(crate) fn lines(program: &Program, k: &Conv, target: &Target) -> Option<[Line; 3]> {
+    let dtype = |buf| program.buffers[buf].dtype;
+    let input = dtype(k.input.buf);
+    let narrow = matches!(input, DType::F16 | DType::BF16) && dtype(k.weight.buf) == input;
+    let spatial = k.stride.len();
+    let cores = target.features.mma && !target.dialect.through_registers;
+    if !cores || !narrow || k.acc != DType::F32 || k.groups != 1 || k.transposed || !(1..=3).contains(&spatial) {
+        return None;
+    }
+    let mut lines = [Line { dim: None, window: 1, stride: 1, dilation: 1, before: 0 }; 3];
+    for d in 0..spatial {
+        let window = k.weight.sizes[d + 2].as_const().filter(|n| *n >= 1)?;
+        let (stride, dilation, before) = (k.stride[d], k.dilation[d], k.padding[d].0);
+        lines[3 - spatial + d] = Line { dim: Some(d + 2), window, stride, dilation, before };
+    }
+    Some(lines)
+}
+
 /// A convolution of few input channels.
 pub(crate) struct Few<'a> {
     pub(crate) program: &'a Program,
@@ -78,24 +104,8 @@ pub(crate) struct Form {
 
 impl<'a> Few<'a> {
     pub(crate) fn of(program: &'a Program, k: &'a Conv, target: &Target) -> Option<Few<'a>> {
-        let dtype = |buf| program.buffers[buf].dtype;
-        let input = dtype(k.input.buf);
-        let narrow = matches!(input, DType::F16 | DType::BF16) && dtype(k.weight.buf) == input;
-        let spatial = k.stride.len();
-        if !target.features.mma || target.dialect.through_registers || !narrow || k.acc != DType::F32 {
-            return None;
-        }
-        if k.groups != 1 || k.transposed || !(1..=3).contains(&spatial) {
-            return None;
-        }
+        let lines = lines(program, k, target)?;
         let inputs = k.input.sizes[1].as_const().filter(|n| (1..=FEW).contains(n))?;
-        let missing = Line { dim: None, window: 1, stride: 1, dilation: 1, before: 0 };
-        let mut lines = [missing; 3];
-        for d in 0..spatial {
-            let window = k.weight.sizes[d + 2].as_const().filter(|n| *n >= 1)?;
-            let (stride, dilation, before) = (k.stride[d], k.dilation[d], k.padding[d].0);
-            lines[3 - spatial + d] = Line { dim: Some(d + 2), window, stride, dilation, before };
-        }
         let few = Few { program, k, inputs, lines };
         // A window of one point is a product.
         ((2..=MAX_TAPS).contains(&few.taps()) && few_inputs_text::has_vectors(&few)).then_some(few)
@@ -162,11 +172,7 @@ impl Form {
 
     /// Slices, rows and columns of the input that a block's results see.
     pub(crate) fn patch(&self, of: &Few<'_>) -> [i64; 3] {
-        let reach = |line: usize, results: i64| {
-            let l = of.lines[line];
-            (results - 1) * l.stride + (l.window - 1) * l.dilation + 1
-        };
-        [reach(0, 1), reach(1, self.rows), reach(2, self.fragments * ROWS)]
+        [of.lines[0].reach(1), of.lines[1].reach(self.rows), of.lines[2].reach(self.fragments * ROWS)]
     }
 
     /// Bytes of the weights, of the patch, of the sums of one fragment of each warp, and of the places of the window's points.

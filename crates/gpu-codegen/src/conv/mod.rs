@@ -10,6 +10,8 @@ pub(crate) mod depthwise_weight;
 pub(crate) mod depthwise_weight_text;
 pub(crate) mod few_inputs;
 pub(crate) mod few_inputs_text;
+pub(crate) mod few_outputs;
+pub(crate) mod few_outputs_text;
 
 use std::fmt::Write;
 
@@ -54,7 +56,8 @@ pub(crate) fn variants(program: &Program, k: &Conv, target: &Target) -> Result<V
         candidates.truncate(2);
         candidates.insert(0, Variant::single("direct", generate(program, k, ENTRY)?));
     }
-    candidates.splice(0..0, few_inputs::variants(program, k, target)?);
+    let few = [few_inputs::variants(program, k, target)?, few_outputs::variants(program, k, target)?];
+    candidates.splice(0..0, few.concat());
     Ok(candidates)
 }
 
@@ -68,7 +71,9 @@ pub(crate) fn tiled<'a>(program: &'a Program, k: &'a Conv, target: &Target) -> O
 
 /// Whether there are kernels for convolutions of few channels, or of few of each group, which come first.
 fn has_own_kernels(program: &Program, k: &Conv, target: &Target) -> bool {
-    crate::conv::depthwise::supports(program, k, target) || few_inputs::supports(program, k, target)
+    crate::conv::depthwise::supports(program, k, target)
+        || few_inputs::supports(program, k, target)
+        || few_outputs::supports(program, k, target)
 }
 
 /// Whether one thread per point is faster than tiles, which would be nearly empty.

@@ -305,7 +305,7 @@ mod tests {
     }
 
     /// Prefixed names belong to a compiler; these belong to every vendor's.
-    const SHARED: [&str; 7] = [
+    const SHARED: [&str; 8] = [
         "__device__",
         "__global__",
         "__shared__",
@@ -313,6 +313,7 @@ mod tests {
         "__forceinline__",
         "__launch_bounds__",
         "__builtin_expect",
+        "__builtin_assume",
     ];
 
     fn check(file: &str, text: &str) {

@@ -1,4 +1,4 @@
-//! Convolutions of few input channels by matrix cores: every candidate, over one to three spatial dimensions, strides, dilations, paddings,
+//! Convolutions of few input channels, and to few output channels, by matrix cores: every candidate, over one to three spatial dimensions, strides, dilations, paddings,
 //! both memory formats of the input and uneven numbers of output channels, against sums in double precision.
 
 use ir_core::DType;
@@ -6,10 +6,14 @@ use ir_core::DType;
 use crate::depthwise::{Shapes, convolution};
 use DType::{BF16, F16};
 
-/// Checks that the first candidates are of this kind, unless there is no emulator.
+/// Checks that there are candidates for few input channels, unless there is no emulator.
 fn runs(name: &str, dtype: DType, s: &Shapes, orders: [bool; 2]) {
+    has("few_mma", name, dtype, s, orders);
+}
+
+fn has(kind: &str, name: &str, dtype: DType, s: &Shapes, orders: [bool; 2]) {
     let names = convolution(name, dtype, s, orders);
-    assert!(names.is_empty() || names.iter().any(|n| n.starts_with("few_mma")), "{name}: {names:?}");
+    assert!(names.is_empty() || names.iter().any(|n| n.starts_with(kind)), "{name}: {names:?}");
 }
 
 fn square(counts: [i64; 3], size: [i64; 2], window: i64) -> Shapes {
@@ -60,4 +64,34 @@ fn sounds_and_volumes() {
         ..square([2, 2, 16], [1, 1], 1)
     };
     runs("volume", F16, &volume, [true, true]);
+}
+
+#[test]
+fn few_outputs() {
+    let to = |name: &str, dtype, s: &Shapes, last| has("few_outputs", name, dtype, s, [true, last]);
+    to("3x3", BF16, &square([2, 64, 3], [11, 37], 3), false);
+    to("channels last", F16, &square([1, 32, 8], [9, 20], 3), true);
+    // Several chunks of channels, and a window with holes.
+    let dilated = Shapes { dilation: vec![2, 1], padding: vec![(1, 2), (0, 3)], ..square([1, 192, 1], [12, 17], 5) };
+    to("dilation", BF16, &dilated, false);
+    let apart = Shapes { stride: vec![2, 3], ..square([3, 16, 5], [13, 40], 3) };
+    to("stride", BF16, &apart, true);
+    let line = Shapes {
+        size: vec![300],
+        window: vec![7],
+        stride: vec![1],
+        padding: vec![(3, 3)],
+        dilation: vec![1],
+        ..square([2, 48, 1], [1, 1], 1)
+    };
+    to("line", F16, &line, false);
+    let volume = Shapes {
+        size: vec![4, 6, 9],
+        window: vec![3, 1, 3],
+        stride: vec![1, 1, 1],
+        padding: vec![(1, 1), (0, 0), (1, 1)],
+        dilation: vec![1, 1, 1],
+        ..square([1, 32, 4], [1, 1], 1)
+    };
+    to("volume", BF16, &volume, true);
 }

@@ -21,6 +21,8 @@ struct alignas(2) bf16 { u16 bits; };
 #define MEMBER __device__ __forceinline__
 
 #define UNLIKELY(x) __builtin_expect(x, 0)
+// What always holds, from which the compiler may conclude.
+#define ASSUME(x) __builtin_assume(x)
 
 #define INF32 as_float(0x7f800000u)
 
