@@ -72,7 +72,7 @@ fn few_outputs() {
     to("3x3", BF16, &square([2, 64, 3], [11, 37], 3), false);
     to("channels last", F16, &square([1, 32, 8], [9, 20], 3), true);
     // Several chunks of channels, and a window with holes.
-    let dilated = Shapes { dilation: vec![2, 1], padding: vec![(1, 2), (0, 3)], ..square([1, 192, 1], [12, 17], 5) };
+    let dilated = Shapes { dilation: vec![2, 1], padding: vec![(1, 2), (0, 3)], ..square([1, 192, 1], [12, 17], 3) };
     to("dilation", BF16, &dilated, false);
     let apart = Shapes { stride: vec![2, 3], ..square([3, 16, 5], [13, 40], 3) };
     to("stride", BF16, &apart, true);
