@@ -104,15 +104,30 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         return Ok(true);
     }
     if args.print {
-        for (case, module) in modules.values() {
-            let helpers = if args.helpers { module.prelude.as_str() } else { "" };
-            println!("// {case}\n{helpers}{}", module.kernels);
-        }
+        print(modules.values(), args.helpers);
         return Ok(true);
     }
     if args.times {
         return times(&modules);
     }
+    let failed = compile(&targets, &modules)?;
+    println!("{count} cases, {} modules, {failed} failed", modules.len());
+    Ok(failed == 0)
+}
+
+/// Prints the texts of modules with the cases that they are of.
+fn print<'a>(modules: impl Iterator<Item = &'a (String, Module)>, helpers: bool) {
+    for (case, module) in modules {
+        let helpers = if helpers { module.prelude.as_str() } else { "" };
+        println!("// {case}\n{helpers}{}", module.kernels);
+    }
+}
+
+/// Compiles all modules, prints what is rejected and how many of each architecture are, and returns the number of those rejected.
+fn compile(
+    targets: &[(&str, Target)],
+    modules: &BTreeMap<(&str, String), (String, Module)>,
+) -> Result<usize> {
     let amd = targets.iter().any(|(_, target)| target.dialect == Dialect::HIP);
     let clang = if amd { Some(Clang::find()?) } else { None };
     let wanted: Vec<_> = modules.iter().collect();
@@ -125,14 +140,12 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     };
     let refusals: Vec<String> = wanted.par_iter().filter_map(refusal).collect();
     refusals.iter().for_each(|text| println!("{text}"));
-    for (arch, _) in &targets {
+    for (arch, _) in targets {
         let all = modules.keys().filter(|(of, _)| of == arch).count();
         let failed = refusals.iter().filter(|text| text.starts_with(&format!("{arch} "))).count();
         println!("{arch}: {all} modules, {failed} failed");
     }
-    let failed = refusals.len();
-    println!("{count} cases, {} modules, {failed} failed", modules.len());
-    Ok(failed == 0)
+    Ok(refusals.len())
 }
 
 /// Whether a path is that of a graph as text.

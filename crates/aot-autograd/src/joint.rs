@@ -2,7 +2,7 @@
 //! operator table).
 //!
 //! Cotangents are accumulated in one fixed order (readers from last to first, their arguments from first to last), so that
-//! that the same program always rounds alike; those of slices that share no element (`slices`) come behind the others. Integers and truth
+//! the same program always rounds alike; those of slices that share no element (`slices`) come behind the others. Integers and truth
 //! values carry no gradient. Not here: what is computed in which half ([`crate::partition()`]) and the rules of single operators (`prims`).
 //! Control flow is in `control`.
 

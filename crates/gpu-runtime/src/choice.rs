@@ -201,8 +201,8 @@ impl<'a> Predicted<'a> {
         let place = if library_first { calls.len() } else { 0 };
         calls.splice(place..place, quickest);
         let candidates = calls;
-        let class = self.class().to_owned();
-        Choices { candidates, seconds: self.quickest_generated(), class, left_out: 0 }
+        let (class, seconds) = (self.class().to_owned(), self.quickest_generated());
+        Choices { candidates, seconds: if seconds.is_finite() { seconds } else { 0.0 }, class, left_out: 0 }
     }
 
     /// Those of a search's candidates that may be the quickest, in their order: generated ones that the model excludes are left
@@ -226,7 +226,9 @@ pub(crate) fn kept(ordered: Vec<(f64, Candidate)>, sure: bool, mode: Mode) -> Ve
     let (calls, generated): (Vec<_>, Vec<_>) = ordered.into_iter().partition(|(_, c)| c.is_library());
     // Behind a library's that is not known well the first generated one is timed however slow it is said to be.
     let far = |time: f64| !of_library && time > (1.0 + LIBRARY_CLOSE) * least;
-    let calls: Vec<_> = calls.into_iter().filter(|(time, _)| time.is_finite() && !far(*time)).collect();
+    let near =
+        |(n, (time, _)): &(usize, (f64, Candidate))| of_library && *n == 0 || time.is_finite() && !far(*time);
+    let calls: Vec<_> = calls.into_iter().enumerate().filter(near).map(|(_, call)| call).collect();
     // Of a library that is known well its own first algorithm is the best.
     let most_calls = if sure { 1 } else { calls.len() };
     let most_generated = if of_library { 1 } else { MOST_TIMED - usize::from(!calls.is_empty()) };
@@ -311,6 +313,10 @@ mod tests {
         };
         assert_eq!(kept(false), ["0", "1", "2", "3"]);
         assert_eq!(kept(true), ["0", "1"]);
+        // The first stays, whatever is known of it.
+        let mut unknown = candidates(&[f64::INFINITY]);
+        unknown[0].1.parts.push(Part::Library(Box::new(NoCall)));
+        assert_eq!(super::kept(unknown, false, Mode::ReduceOverhead).len(), 1);
     }
 
     #[test]

@@ -40,6 +40,7 @@ mod narrow;
 mod orient;
 mod peak;
 mod realize;
+mod rows;
 mod schedule;
 mod text;
 mod together;

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use crate::affine::{self, SymBounds};
 use crate::defs::{Def, DefKind, Defs, template_operands};
 use crate::inline::{Inliner, no_forward};
-use crate::joined;
+use crate::{joined, rows};
 
 /// A body longer than this is split: compile time grows with it and registers run out.
 const MAX_INLINED: u32 = 160;
@@ -99,18 +99,16 @@ pub(crate) fn realize(defs: &mut Defs, on_device: bool) {
                 defs.get_mut(id).realized = wanted;
             }
             DefKind::Template(spec) => {
-                let (operands, rows) = (template_operands(spec), attention_rows(spec));
-                let lines = if on_device { product_operands(spec) } else { Vec::new() };
+                let (operands, rows) = (template_operands(spec), rows::of_template(spec, on_device));
                 realize_operands(defs, &operands);
-                rows.into_iter().for_each(|v| with_rows_inside(defs, v));
-                lines.into_iter().for_each(|v| with_lines_inside(defs, v));
+                rows.into_iter().for_each(|(v, lay_out)| lay_out(defs, v));
                 defs.get_mut(id).realized = true;
             }
             DefKind::Extern { op, inputs, .. } => {
                 let (exchanges, inputs) = (matches!(op, ExternOp::Collective(_)), inputs.clone());
                 realize_operands(defs, &inputs);
                 if exchanges {
-                    in_rows(defs, &inputs);
+                    rows::in_rows(defs, &inputs);
                 }
                 defs.get_mut(id).realized = true;
             }
@@ -194,71 +192,6 @@ fn realize_parts(defs: &mut Defs, id: BufId, readers: &Arena<BufId, Vec<BufId>>,
 /// Whether a definition is a template or a routine, which read memory.
 fn computes(defs: &Defs, id: BufId) -> bool {
     matches!(defs.get(id).kind, DefKind::Template(_) | DefKind::Extern { .. })
-}
-
-/// Lays operands of exchanges out in rows without gaps, as engines take them: a view gets memory of its own. What the caller has a
-/// part in (inputs, constants, outputs) keeps its strides.
-fn in_rows(defs: &mut Defs, operands: &[BufId]) {
-    for &v in operands {
-        let rows = dense(&defs.get(v).sizes, &(0..defs.get(v).sizes.len()).collect::<Vec<_>>());
-        let fits = affine::operand(defs, v).is_some_and(|o| o.strides == rows);
-        let def = defs.get_mut(v);
-        let fixed = matches!(def.kind, DefKind::Input | DefKind::Constant) || def.output;
-        if !fits && !fixed {
-            (def.realized, def.strides) = (true, rows);
-        }
-    }
-}
-
-/// What attention reads by rows: queries, keys and values.
-fn attention_rows(spec: &TemplateSpec) -> Vec<BufId> {
-    match spec {
-        TemplateSpec::Attention { q, k, v, .. } => [q, k, v].map(|of| BufId(of.0)).to_vec(),
-        _ => Vec::new(),
-    }
-}
-
-/// Lays out an operand of attention so that the elements of a row are neighbours, as its kernels load them: attention over channels has
-/// its tokens there, which lie apart. It is read several times, so that one copy costs less. What the caller has a part in keeps its
-/// strides.
-fn with_rows_inside(defs: &mut Defs, v: BufId) {
-    let Some(operand) = affine::operand(defs, v) else { return };
-    if operand.strides.last() != Some(&SymExpr::ONE) && operand.sizes.last() != Some(&SymExpr::ONE) {
-        give_rows(defs, v);
-    }
-}
-
-/// The operands of a plain product.
-fn product_operands(spec: &TemplateSpec) -> Vec<BufId> {
-    match spec {
-        TemplateSpec::Matmul { a, b, dequant: None, groups: None, .. } => [a, b].map(|of| BufId(of.0)).to_vec(),
-        _ => Vec::new(),
-    }
-}
-
-/// Fewest rows and columns of a matrix that is copied so that lines of it are neighbours.
-const FEWEST_LINES: i64 = 16;
-
-/// Lays out an operand of a product whose matrices lie within one another, as a product for each channel has them, matrix by matrix: its
-/// kernels copy lines, and each tile would gather them element by element.
-fn with_lines_inside(defs: &mut Defs, v: BufId) {
-    let Some(operand) = affine::operand(defs, v) else { return };
-    let Some(batch) = operand.sizes.len().checked_sub(2) else { return };
-    let one = |d: usize| operand.strides[d] == SymExpr::ONE;
-    let large = |d: usize| defs.hint(&operand.sizes[d]) >= FEWEST_LINES;
-    let inside = (0..batch).any(|d| one(d) && operand.sizes[d] != SymExpr::ONE);
-    if inside && (batch..batch + 2).all(|d| !one(d) && large(d)) {
-        give_rows(defs, v);
-    }
-}
-
-/// Gives an operand memory in row-major order, unless the caller has a part in it.
-fn give_rows(defs: &mut Defs, v: BufId) {
-    let def = defs.get_mut(v);
-    if !matches!(def.kind, DefKind::Input | DefKind::Constant) && !def.output {
-        let order: Vec<usize> = (0..def.sizes.len()).collect();
-        (def.strides, def.realized) = (dense(&def.sizes, &order), true);
-    }
 }
 
 fn give_memory(defs: &mut Defs, id: BufId) {

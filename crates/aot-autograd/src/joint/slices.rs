@@ -2,7 +2,8 @@
 //! slice's gradient is the cotangent of the slice between zeros; the sum of several that share no element is their concatenation, whose
 //! parts their producers can write in place, where a sum reads every slice's gradient for each element.
 //!
-//! Slices that overlap, that have a step, and whose places are no numbers are added up as before. Not here: the order in which cotangents
+//! Those of one slice that was taken several times are added first. Slices that overlap otherwise, that have a step, and whose places are no
+//! numbers are added up as they are. Not here: the order in which cotangents
 //! are added (`joint`).
 
 use fx_ir::{Arg, Graph, OriginId, ValueId};
@@ -27,7 +28,7 @@ impl Slice {
         let value = call.value("a").ok()?;
         let (low, high) = (call.syms("low").ok()?, call.syms("high").ok()?);
         let whole = call.ints("interior").ok()?.iter().all(|n| *n == 0);
-        let zero = call.scalar("value").ok()?.as_f64() == 0.0;
+        let zero = call.scalar("value").ok()?.as_f64() == 0.0 && !graph.meta(value)?.dtype.is_complex();
         let numbers = |list: &[SymExpr]| list.iter().map(SymExpr::as_const).collect::<Option<Vec<i64>>>();
         let (low, high) = (numbers(&low)?, numbers(&high)?);
         let mut moved = (0..low.len()).filter(|&d| low[d] != 0 || high[d] != 0);
@@ -47,17 +48,33 @@ pub(super) fn terms(
     let mut terms = Vec::new();
     while let Some(first) = slices.first() {
         let dim = first.dim;
-        let (mut own, others): (Vec<Slice>, Vec<Slice>) = slices.into_iter().partition(|s| s.dim == dim);
+        let (own, others): (Vec<Slice>, Vec<Slice>) = slices.into_iter().partition(|s| s.dim == dim);
         slices = others;
         let padded: Vec<ValueId> = own.iter().map(|s| s.padded).collect();
-        own.sort_by_key(|s| s.start);
+        let mut b = Builder::new(graph, name, origin);
+        let own = merged(&mut b, own)?;
         let apart = own.windows(2).all(|pair| pair[0].start + pair[0].length <= pair[1].start);
         match own.len() > 1 && apart {
-            true => terms.push(joined(&mut Builder::new(graph, name, origin), dim, &own)?),
+            true => terms.push(joined(&mut b, dim, &own)?),
             false => terms.extend(padded),
         }
     }
     Ok(terms)
+}
+
+/// The slices in the order of their places, with those of the same place added up.
+fn merged(b: &mut Builder<'_>, mut slices: Vec<Slice>) -> Result<Vec<Slice>, OpError> {
+    slices.sort_by_key(|s| (s.start, s.length));
+    let mut merged: Vec<Slice> = Vec::with_capacity(slices.len());
+    for slice in slices {
+        match merged.last_mut() {
+            Some(last) if (last.start, last.length) == (slice.start, slice.length) => {
+                last.value = b.add(last.value, slice.value)?;
+            }
+            _ => merged.push(slice),
+        }
+    }
+    Ok(merged)
 }
 
 /// The concatenation of slices in the order of their places, with zeros between them.

@@ -288,7 +288,7 @@ flash.deltas[r] = i2 < {rows} ? {delta} : 0.0f;
         }
         let noted = self.backward.attention.visibility.as_ref().and_then(|v| v.rows.as_ref());
         let unchanged = noted.map(|_| "shown.is_whole()".to_owned());
-        Scores { side, far, whole, seen, unchanged }.transform(o, uses)
+        Scores { side, far, tile: far, whole, seen, unchanged }.transform(o, uses)
     }
 
     /// Returns statements that store a gradient of the block's own rows.

@@ -24,8 +24,9 @@ pub(crate) struct ScoreTransform {
 pub(crate) struct Scores {
     /// What the own rows are: queries, also those of the forward kernel, or keys.
     pub(crate) side: Side,
-    /// Far rows of a tile.
+    /// Far rows that a warpgroup sees of a tile, and all of the tile.
     pub(crate) far: i64,
+    pub(crate) tile: i64,
     /// Says whether the scores of a warpgroup are all visible but for the mask.
     pub(crate) whole: String,
     /// Says whether the score of `i2` and `j` is visible but for the mask.
@@ -162,7 +163,7 @@ const idx i2 = query, i3 = key;
     fn key(&self, o: &Operands<'_>) -> String {
         let keys = &o.keys;
         match (self.side, o.k.k.sizes[2].as_const()) {
-            (Side::Queries, Some(n)) if n % self.far == 0 => "j".into(),
+            (Side::Queries, Some(n)) if n % self.tile == 0 => "j".into(),
             (Side::Queries, Some(n)) if n % 2 == 0 => {
                 format!("(imin<idx>(j - (n & 1), {keys} - 2) & ~(idx)1) + (n & 1)")
             }

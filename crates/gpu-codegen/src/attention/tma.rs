@@ -390,7 +390,11 @@ impl<'a> Forward<'a> {
             place(""),
             threads = consumers * WARPGROUP
         );
-        let score_transform = self.score_transform(&o, sections.map_or(far, |_| HALF), &mut uses)?;
+        let tile = match sections {
+            None => [far, far],
+            Some(_) => [HALF, HALF * tma_sections::CONSUMERS],
+        };
+        let score_transform = self.score_transform(&o, tile, &mut uses)?;
         let finish = self.finish(&o, sections, &mut uses)?;
         // The kernels of sections know no dropout.
         let (drop, dropping) = match sections {
@@ -419,7 +423,7 @@ impl<'a> Forward<'a> {
     fn score_transform(
         &self,
         o: &Operands<'_>,
-        far: i64,
+        [far, tile]: [i64; 2],
         uses: &mut Uses,
     ) -> Result<ScoreTransform, GenError> {
         let keys = &o.keys;
@@ -430,7 +434,7 @@ impl<'a> Forward<'a> {
         }
         let noted = self.k.visibility.as_ref().and_then(|v| v.rows.as_ref());
         let unchanged = noted.map(|_| "key_tiles.is_whole()".to_owned());
-        let scores = Scores { side: Side::Queries, far, whole, seen, unchanged };
+        let scores = Scores { side: Side::Queries, far, tile, whole, seen, unchanged };
         scores.transform(o, uses)
     }
 

@@ -11,8 +11,9 @@ use ir_core::SymExpr;
 use kernel_ir::BufId;
 
 use crate::conv::depthwise::main_store;
-use crate::conv::few_inputs::{COLS, DEPTH, EACH, Few, Form, ROWS, SUMS_GAP, WAVE};
-use crate::text::body::{BodyWriter, Uses};
+use crate::conv::few_inputs::{Few, SUMS_GAP};
+use crate::conv::patch::{COLS, DEPTH, ROWS, Shape, WARPS, WAVE, sum};
+use crate::text::body::Uses;
 use crate::text::lanes::{self, Lanes};
 use crate::text::template::{assemble, element};
 use crate::text::types::memory_type;
@@ -22,21 +23,22 @@ use crate::{ENTRY, GenError, Kernel, Launch, Variant};
 const LANES: [i64; 2] = [8, 4];
 
 /// Generates the kernel of a shape.
-pub(crate) fn variant(of: &Few<'_>, form: Form) -> Result<Variant, GenError> {
+pub(crate) fn variant(few: &Few<'_>, shape: Shape) -> Result<Variant, GenError> {
     let (lanes, vectors) =
-        vectors(of).ok_or_else(|| GenError::Malformed("results are no vectors of channels".into()))?;
-    let mut text = Text { of, form, lanes, vectors, uses: Uses::default() };
-    Ok(Variant::single(form.name(), text.kernel()?))
+        vectors(few).ok_or_else(|| GenError::Malformed("results are no vectors of channels".into()))?;
+    let name = format!("{}x{}", shape.name("few_mma"), few.columns);
+    let mut text = Text { few, shape, lanes, vectors, uses: Uses::default() };
+    Ok(Variant::single(name, text.kernel()?))
 }
 
 /// Whether results can be stored as vectors of channels.
-pub(crate) fn has_vectors(of: &Few<'_>) -> bool {
-    vectors(of).is_some()
+pub(crate) fn has_vectors(few: &Few<'_>) -> bool {
+    vectors(few).is_some()
 }
 
 /// How many adjacent channels are stored at once, and the vectors of the epilogue.
-fn vectors(of: &Few<'_>) -> Option<(i64, BTreeMap<BufId, SymExpr>)> {
-    let (program, k) = (of.program, of.k);
+fn vectors(few: &Few<'_>) -> Option<(i64, BTreeMap<BufId, SymExpr>)> {
+    let (program, k) = (few.of.program, few.of.k);
     let (main, index) = main_store(k)?;
     let widest = 16 / program.buffers[main].dtype.size().max(1) as i64;
     LANES.into_iter().filter(|count| *count <= widest).find_map(|count| {
@@ -47,104 +49,64 @@ fn vectors(of: &Few<'_>) -> Option<(i64, BTreeMap<BufId, SymExpr>)> {
 }
 
 struct Text<'a> {
-    of: &'a Few<'a>,
-    form: Form,
+    few: &'a Few<'a>,
+    shape: Shape,
     /// Adjacent channels of the epilogue.
     lanes: i64,
     vectors: BTreeMap<BufId, SymExpr>,
     uses: Uses,
 }
 
-impl<'a> Text<'a> {
-    fn writer(&self) -> BodyWriter<'a> {
-        let of = self.of;
-        let extents = &of.k.epilogue.ranges;
-        BodyWriter { program: of.program, extents, prefix: "", guard: None, store_guard: None }
-    }
-
-    fn expr(&mut self, e: &SymExpr) -> String {
-        self.writer().expr(e, &mut self.uses)
-    }
-
-    /// Patches along slices, rows and columns of an image.
-    fn patches(&self) -> [SymExpr; 3] {
-        let own = [1, self.form.rows, self.form.fragments * ROWS];
-        [0, 1, 2].map(|line| self.of.sizes(line)[1].ceil_div(&SymExpr::from_i64(own[line])))
-    }
-
-    /// The names of the spatial coordinates that there are.
-    fn coordinates(&self, names: [&'static str; 3]) -> Vec<&'static str> {
-        (0..3).filter(|&line| self.of.lines[line].dim.is_some()).map(|line| names[line]).collect()
-    }
-
+impl Text<'_> {
     fn kernel(&mut self) -> Result<Kernel, GenError> {
-        let (of, form) = (self.of, self.form);
-        let ranges = &of.k.epilogue.ranges;
-        let chunks = ranges[1].ceil_div(&SymExpr::from_i64(form.columns));
-        let patches = self.patches().iter().fold(ranges[0].clone(), |all, n| &all * n);
+        let (few, of, threads) = (self.few, &self.few.of, WARPS * WAVE);
+        let chunks = of.k.epilogue.ranges[1].ceil_div(&SymExpr::from_i64(few.columns));
+        let patches = of.count(&self.shape);
         let mut body = self.head()?;
         body.push_str(&self.weights());
         let _ = write!(
             body,
-            "for (idx tile = (idx)blockIdx.x / chunks; tile < tiles; tile += (idx)gridDim.x / chunks) {{\n\
-             const idx i0 = tile / (across * down * deep), z0 = tile / (across * down) % deep, y0 = tile / across % down * HIGH, x0 = tile % across * WIDE;\n{}{}{}}}\n",
+            "for (idx tile = (idx)blockIdx.x / chunks; tile < tiles; tile += (idx)gridDim.x / chunks) {{\n{}{}{}{}}}\n",
+            of.origin(),
             self.fetch(),
             self.products(),
             self.finish()?
         );
         let launch = Launch {
-            blocks: [chunks * patches.sym_min(&SymExpr::from_i64(form.most)), SymExpr::ONE, SymExpr::ONE],
-            threads: form.threads() as u32,
-            shared: form.shared(of) as u32,
+            blocks: [chunks * patches.sym_min(&SymExpr::from_i64(few.most)), SymExpr::ONE, SymExpr::ONE],
+            threads: threads as u32,
+            shared: sum(&few.parts(&self.shape)) as u32,
         };
         let mut kernel = assemble(of.program, ENTRY, &self.uses, launch, &body)?;
-        let bounds = |more: &str| format!("__launch_bounds__({}{more})", form.threads());
-        kernel.source = kernel.source.replacen(&bounds(""), &bounds(&format!(", {}", form.beside())), 1);
+        let bounds = |more: &str| format!("__launch_bounds__({threads}{more})");
+        kernel.source = kernel.source.replacen(&bounds(""), &bounds(&format!(", {}", few.beside())), 1);
         Ok(kernel)
     }
 
     fn head(&mut self) -> Result<String, GenError> {
-        let (of, form) = (self.of, self.form);
-        let [l0, l1, l2] = of.lines;
-        let [weights, patch, sums, _] = form.parts(of);
-        let [pd, ph, pw] = form.patch(of);
+        let (few, of) = (self.few, &self.few.of);
+        let [weights, patch, sums, _] = few.parts(&self.shape);
         let ty = memory_type(of.program.buffers[of.k.input.buf].dtype)?;
-        let ranges = &of.k.epilogue.ranges;
-        let [images, channels] = [0, 1].map(|d| self.expr(&ranges[d]));
-        let [deep, down, across] = self.patches().map(|n| self.expr(&n));
-        let [high, wide] = [1, 2].map(|line| self.expr(&of.sizes(line)[1]));
+        let channels = of.expr(&of.k.epilogue.ranges[1], &mut self.uses);
         Ok(format!(
             "typedef {ty} E;
-constexpr int KD = {}, KH = {}, KW = {}, DZ = {}, DY = {}, DX = {}, SY = {}, SX = {};
-constexpr int INPUTS = {}, POINT = {}, TAPS = KD * KH * KW, STEP_TAPS = {DEPTH} / POINT, STEPS = {};
-constexpr int PD = {pd}, PH = {ph}, PW = {pw}, HIGH = {}, WIDE = {}, FRAGMENTS = {}, EACH = {EACH}, THREADS = {};
-constexpr int COLUMNS = {}, TILES = COLUMNS / {COLS}, PITCH = COLUMNS + {SUMS_GAP}, LANES = {};
+{constants}constexpr int INPUTS = {inputs}, POINT = {point}, STEP_TAPS = {DEPTH} / POINT, STEPS = {steps};
+constexpr int COLUMNS = {columns}, TILES = COLUMNS / {COLS}, PITCH = COLUMNS + {SUMS_GAP}, LANES = {lanes};
 DYNAMIC_SHARED(memory);
 u32 *weights = (u32 *)memory;
 u16 *patch = (u16 *)(memory + {weights});
 float *sums = (float *)(memory + {at_sums});
 int *places = (int *)(memory + {at_places});
-const idx images = {images}, channels = {channels}, deep = {deep}, down = {down}, across = {across}, high = {high}, wide = {wide};
-const idx chunks = (channels + COLUMNS - 1) / COLUMNS, channel0 = (idx)blockIdx.x % chunks * COLUMNS, tiles = images * deep * down * across;
+{extents}const idx channels = {channels}, chunks = (channels + COLUMNS - 1) / COLUMNS, channel0 = (idx)blockIdx.x % chunks * COLUMNS;
 const int thread = threadIdx.x, lane = thread % {WAVE}, warp = thread / {WAVE}, group = lane / 4, pair = lane % 4;
 ",
-            l0.window,
-            l1.window,
-            l2.window,
-            l0.dilation,
-            l1.dilation,
-            l2.dilation,
-            l1.stride,
-            l2.stride,
-            of.inputs,
-            of.channels(),
-            of.steps(),
-            form.rows,
-            form.fragments * ROWS,
-            form.fragments,
-            form.threads(),
-            form.columns,
-            self.lanes,
+            constants = of.constants(&self.shape),
+            extents = of.extents(&self.shape, &mut self.uses),
+            inputs = few.inputs,
+            point = few.channels(),
+            steps = few.steps(),
+            columns = few.columns,
+            lanes = self.lanes,
             at_sums = weights + patch,
             at_places = weights + patch + sums,
         ))
@@ -152,9 +114,10 @@ const int thread = threadIdx.x, lane = thread % {WAVE}, warp = thread / {WAVE}, 
 
     /// Returns statements that lay out the weights as fragments of the right operand, and note where the window's points lie in a patch.
     fn weights(&mut self) -> String {
+        let of = &self.few.of;
         let index: Vec<&str> =
-            ["channel", "c"].into_iter().chain(self.coordinates(["kz", "ky", "kx"])).collect();
-        let from = element(&self.writer(), &self.of.k.weight, &index, &mut self.uses);
+            ["channel", "c"].into_iter().chain(of.coordinates(["kz", "ky", "kx"])).collect();
+        let from = element(&of.writer(), &of.k.weight, &index, &mut self.uses);
         format!(
             "#pragma unroll 4
 for (int e = thread; e < STEPS * TILES * 64; e += THREADS) {{
@@ -179,18 +142,15 @@ places[tap] = tap < TAPS ? ((kz * DZ * PH + ky * DY) * PW + kx * DX) * POINT : -
 
     /// Returns statements that copy what a patch sees of the input.
     fn fetch(&mut self) -> String {
-        let of = self.of;
-        let index: Vec<&str> = ["i0", "c"].into_iter().chain(self.coordinates(["z", "y", "x"])).collect();
-        let from = element(&self.writer(), &of.k.input, &index, &mut self.uses);
-        let [deep, tall, broad] = [0, 1, 2].map(|line| self.expr(&of.sizes(line)[0]));
-        let [z, y, x] = of.lines;
+        let of = &self.few.of;
+        let index: Vec<&str> = ["i0", "c"].into_iter().chain(of.coordinates(["z", "y", "x"])).collect();
+        let from = element(&of.writer(), &of.k.input, &index, &mut self.uses);
         format!(
             "block_sync();
 #pragma unroll 4
 for (int e = thread; e < PD * PH * PW; e += THREADS) {{
-const idx x = x0 * SX - ({}) + e % PW, y = y0 * SY - ({}) + e / PW % PH, z = z0 * {} - ({}) + e / (PW * PH);
-Vec<u16, POINT> point = {{}};
-if (within(x, (idx){broad}) && within(y, (idx){tall}) && within(z, (idx){deep})) {{
+{}Vec<u16, POINT> point = {{}};
+if (inside) {{
 #pragma unroll
 for (int c = 0; c < INPUTS; ++c) point.v[c] = bits_as<u16>({from});
 }}
@@ -198,7 +158,7 @@ for (int c = 0; c < INPUTS; ++c) point.v[c] = bits_as<u16>({from});
 }}
 block_sync();
 ",
-            x.before, y.before, z.stride, z.before,
+            of.point("e", &mut self.uses),
         )
     }
 
@@ -242,7 +202,7 @@ for (int m = 0; m < EACH; ++m) MmaOf<E>::run(acc[m][n], a[m], b);
 
     /// Returns statements that run the epilogue on the sums.
     fn finish(&mut self) -> Result<String, GenError> {
-        let of = self.of;
+        let of = &self.few.of;
         let text = lanes::text(
             of.program,
             &of.k.epilogue,
@@ -250,12 +210,7 @@ for (int m = 0; m < EACH; ++m) MmaOf<E>::run(acc[m][n], a[m], b);
             (&self.vectors, &BTreeMap::new()),
             &mut self.uses,
         )?;
-        let mut places = String::new();
-        for (line, value) in ["z0", "y", "x"].into_iter().enumerate() {
-            if let Some(d) = of.lines[line].dim {
-                let _ = writeln!(places, "const idx i{d} = {value};");
-            }
-        }
+        let places = of.places(["z0", "y", "x"]);
         Ok(format!(
             "float *mine = sums + warp * {ROWS} * PITCH;
 #pragma unroll

@@ -12,6 +12,7 @@ pub(crate) mod few_inputs;
 pub(crate) mod few_inputs_text;
 pub(crate) mod few_outputs;
 pub(crate) mod few_outputs_text;
+pub(crate) mod patch;
 
 use std::fmt::Write;
 

@@ -29,9 +29,9 @@ impl Lanes<'_> {
         self.epilogue.ranges.len() as u32
     }
 
-    /// The address of lane 0 of an access that is contiguous along the lanes and aligned.
+    /// The address of lane 0 of an access that is contiguous along the lanes and aligned; none where the last group of lanes is no whole one.
     pub(crate) fn address(&self, buf: BufId, index: &[SymExpr]) -> Option<SymExpr> {
-        if checks::from_data(index) {
+        if checks::from_data(index) || !is_multiple(&self.epilogue.ranges[self.var], self.count) {
             return None;
         }
         let ranges = &self.epilogue.ranges;

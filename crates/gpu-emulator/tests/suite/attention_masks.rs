@@ -273,6 +273,10 @@ fn biases_of_rows_and_columns_are_computed() {
         }
         c.check_candidates(&emulator, &["wgmma_64x", "flash"]);
     }
+    // Long rows, whose tiles two warpgroups share: the last one has half as many keys.
+    let mut c = Case::new("long rows");
+    masked(&mut c, BF16, [1, 1, 1], [192, 192, 264, 72], |m| m.rows_and_columns(BF16, [12, 16]));
+    c.check_candidates(&emulator, &["wgmma_64x128_of", "flash"]);
 }
 
 /// What a call gives decides the mask where it is a tensor of pairs: it becomes bits, also where positions hide more.

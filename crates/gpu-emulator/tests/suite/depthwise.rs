@@ -66,6 +66,14 @@ impl Shapes {
         }
     }
 
+    /// The sizes of the result.
+    fn ranges(&self) -> Vec<i64> {
+        [self.counts[0], self.counts[2]]
+            .into_iter()
+            .chain((0..self.size.len()).map(|d| self.out(d)))
+            .collect()
+    }
+
     /// The convolution's sum for the point `i` of the result.
     fn sum(&self, i: &[i64], x: (&[f64], &[i64]), w: (&[f64], &[i64])) -> f64 {
         let [_, inputs, outputs, groups] = self.counts;
@@ -87,15 +95,21 @@ impl Shapes {
 
 /// Runs all candidates; `orders` says whether input and result are channels-last.
 pub(crate) fn convolution(name: &str, dtype: DType, s: &Shapes, orders: [bool; 2]) -> Vec<String> {
+    let os = channels(&s.ranges(), orders[1]);
+    convolution_to(&format!("{name}, channels last {orders:?}"), dtype, s, orders[0], &os)
+}
+
+/// The same with a result of these strides.
+pub(crate) fn convolution_to(name: &str, dtype: DType, s: &Shapes, last: bool, os: &[i64]) -> Vec<String> {
     let [n, inputs, outputs, groups] = s.counts;
-    let mut case = Case::new(&format!("{name}, channels last {orders:?}"), dtype);
+    let mut case = Case::new(name, dtype);
     let input = [&[n, inputs], &s.size[..]].concat();
     let [first, second] = if s.transposed { [inputs, outputs / groups] } else { [outputs, inputs / groups] };
     let weight = [&[first, second], &s.window[..]].concat();
-    let ranges: Vec<i64> = [n, outputs].into_iter().chain((0..s.size.len()).map(|d| s.out(d))).collect();
-    let (xs, ws, os) = (channels(&input, orders[0]), row_major(&weight), channels(&ranges, orders[1]));
+    let (xs, ws) = (channels(&input, last), row_major(&weight));
     let (x, w) = (case.operand(dtype, &input, &xs), case.operand(dtype, &weight, &ws));
-    let epilogue = case.finish(dtype, &ranges, &os, 1, |i, data| s.sum(i, (&data[0], &xs), (&data[1], &ws)));
+    let sum = |i: &[i64], data: &[Vec<f64>]| s.sum(i, (&data[0], &xs), (&data[1], &ws));
+    let epilogue = case.finish(dtype, &s.ranges(), os, 1, sum);
     run(case, s, (x, w), epilogue)
 }
 

@@ -3,7 +3,7 @@
 
 use ir_core::DType;
 
-use crate::depthwise::{Shapes, convolution};
+use crate::depthwise::{Shapes, convolution, convolution_to};
 use DType::{BF16, F16};
 
 /// Checks that there are candidates for few input channels, unless there is no emulator.
@@ -44,6 +44,17 @@ fn more_channels() {
     }
 }
 
+/// Channels beside those of the result are another's: vectors do not reach them.
+#[test]
+fn a_part_of_the_channels() {
+    let s = square([2, 3, 12], [5, 9], 3);
+    let names = convolution_to("twelve of sixteen", BF16, &s, true, &[5 * 9 * 16, 1, 9 * 16, 16]);
+    assert!(names.is_empty() || names.iter().any(|n| n.starts_with("few_mma")), "{names:?}");
+    // All other dimensions are of size 1, so that no stride says how many channels there are.
+    let single = Shapes { padding: vec![(0, 0); 2], ..square([1, 3, 10], [4, 4], 4) };
+    convolution_to("ten", BF16, &single, true, &[10, 1, 10, 10]);
+}
+
 #[test]
 fn sounds_and_volumes() {
     let line = Shapes {
@@ -72,7 +83,8 @@ fn few_outputs() {
     to("3x3", BF16, &square([2, 64, 3], [11, 37], 3), false);
     to("channels last", F16, &square([1, 32, 8], [9, 20], 3), true);
     // Several chunks of channels, and a window with holes.
-    let dilated = Shapes { dilation: vec![2, 1], padding: vec![(1, 2), (0, 3)], ..square([1, 192, 1], [12, 17], 3) };
+    let dilated =
+        Shapes { dilation: vec![2, 1], padding: vec![(1, 2), (0, 3)], ..square([1, 192, 1], [12, 17], 3) };
     to("dilation", BF16, &dilated, false);
     let apart = Shapes { stride: vec![2, 3], ..square([3, 16, 5], [13, 40], 3) };
     to("stride", BF16, &apart, true);
