@@ -3,8 +3,7 @@
 //! parts their producers can write in place, where a sum reads every slice's gradient for each element.
 //!
 //! Those of one slice that was taken several times are added first. Slices that overlap otherwise, that have a step, and whose places are no
-//! numbers are added up as they are. Not here: the order in which cotangents
-//! are added (`joint`).
+//! numbers are added up as they are. Not here: the order in which cotangents are added (`joint`).
 
 use fx_ir::{Arg, Graph, OriginId, ValueId};
 use ir_core::{Scalar, SymExpr};

@@ -15,7 +15,7 @@ use crate::conv::few_inputs::{Few, SUMS_GAP};
 use crate::conv::patch::{COLS, DEPTH, ROWS, Shape, WARPS, WAVE, sum};
 use crate::text::body::Uses;
 use crate::text::lanes::{self, Lanes};
-use crate::text::template::{assemble, element};
+use crate::text::template::assemble;
 use crate::text::types::memory_type;
 use crate::{ENTRY, GenError, Kernel, Launch, Variant};
 
@@ -114,10 +114,7 @@ const int thread = threadIdx.x, lane = thread % {WAVE}, warp = thread / {WAVE}, 
 
     /// Returns statements that lay out the weights as fragments of the right operand, and note where the window's points lie in a patch.
     fn weights(&mut self) -> String {
-        let of = &self.few.of;
-        let index: Vec<&str> =
-            ["channel", "c"].into_iter().chain(of.coordinates(["kz", "ky", "kx"])).collect();
-        let from = element(&of.writer(), &of.k.weight, &index, &mut self.uses);
+        let from = self.few.of.weight(&mut self.uses);
         format!(
             "#pragma unroll 4
 for (int e = thread; e < STEPS * TILES * 64; e += THREADS) {{
@@ -143,8 +140,7 @@ places[tap] = tap < TAPS ? ((kz * DZ * PH + ky * DY) * PW + kx * DX) * POINT : -
     /// Returns statements that copy what a patch sees of the input.
     fn fetch(&mut self) -> String {
         let of = &self.few.of;
-        let index: Vec<&str> = ["i0", "c"].into_iter().chain(of.coordinates(["z", "y", "x"])).collect();
-        let from = element(&of.writer(), &of.k.input, &index, &mut self.uses);
+        let from = of.input("c", &mut self.uses);
         format!(
             "block_sync();
 #pragma unroll 4

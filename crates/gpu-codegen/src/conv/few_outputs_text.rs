@@ -10,7 +10,7 @@ use ir_core::SymExpr;
 use crate::conv::few_outputs::{Few, VECTOR};
 use crate::conv::patch::{DEPTH, ROWS, Shape, WARPS, WAVE, sum};
 use crate::text::body::Uses;
-use crate::text::template::{assemble, element, epilogue};
+use crate::text::template::{assemble, epilogue};
 use crate::text::types::memory_type;
 use crate::{ENTRY, GenError, Kernel, Launch, Variant};
 
@@ -75,10 +75,7 @@ float *sums = (float *)(memory + {at_sums});
 
     /// Returns statements that lay out the weights as fragments of the right operand, chunk by chunk and point by point of the window.
     fn weights(&mut self) -> String {
-        let of = &self.few.of;
-        let index: Vec<&str> =
-            ["channel", "c"].into_iter().chain(of.coordinates(["kz", "ky", "kx"])).collect();
-        let from = element(&of.writer(), &of.k.weight, &index, &mut self.uses);
+        let from = self.few.of.weight(&mut self.uses);
         format!(
             "#pragma unroll 4
 for (int e = thread; e < CHUNKS * TAPS * STEPS * 64; e += THREADS) {{
@@ -99,8 +96,7 @@ weights[e] = (u32)both[0] | (u32)both[1] << 16;
     /// Returns statements that copy some channels of what a patch sees of the input.
     fn fetch(&mut self) -> String {
         let of = &self.few.of;
-        let index: Vec<&str> = ["i0", "channel"].into_iter().chain(of.coordinates(["z", "y", "x"])).collect();
-        let from = element(&of.writer(), &of.k.input, &index, &mut self.uses);
+        let from = of.input("channel", &mut self.uses);
         let memory = from.split_once('[').map_or(from.clone(), |(memory, _)| memory.to_owned());
         format!(
             "block_sync();

@@ -10,6 +10,7 @@ use crate::Target;
 use crate::conv::depthwise::{Line, round_up};
 use crate::product::tile::hint;
 use crate::text::body::{BodyWriter, Uses};
+use crate::text::template::element;
 
 /// Rows and columns of a fragment's product, and inner points.
 pub(crate) const ROWS: i64 = 16;
@@ -84,7 +85,7 @@ impl<'a> Patched<'a> {
         found
     }
 
-    pub(crate) fn writer(&self) -> BodyWriter<'a> {
+    fn writer(&self) -> BodyWriter<'a> {
         let extents = &self.k.epilogue.ranges;
         BodyWriter { program: self.program, extents, prefix: "", guard: None, store_guard: None }
     }
@@ -94,7 +95,7 @@ impl<'a> Patched<'a> {
     }
 
     /// The names of the spatial coordinates that there are, of slices, rows and columns.
-    pub(crate) fn coordinates(&self, names: [&'static str; 3]) -> impl Iterator<Item = &'static str> {
+    fn coordinates(&self, names: [&'static str; 3]) -> impl Iterator<Item = &'static str> {
         let there = self.lines.map(|line| line.dim.is_some());
         names.into_iter().zip(there).filter(|(_, there)| *there).map(|(name, _)| name)
     }
@@ -103,6 +104,19 @@ impl<'a> Patched<'a> {
     pub(crate) fn places(&self, values: [&str; 3]) -> String {
         let dims = self.lines.iter().zip(values).filter_map(|(line, value)| Some((line.dim?, value)));
         dims.map(|(d, value)| format!("const idx i{d} = {value};\n")).collect()
+    }
+
+    /// The element of the weight at `channel`, `c` and the window's point `kz`, `ky`, `kx`.
+    pub(crate) fn weight(&self, uses: &mut Uses) -> String {
+        let index: Vec<&str> =
+            ["channel", "c"].into_iter().chain(self.coordinates(["kz", "ky", "kx"])).collect();
+        element(&self.writer(), &self.k.weight, &index, uses)
+    }
+
+    /// The element of the input at `i0`, this channel and the place `z`, `y`, `x`.
+    pub(crate) fn input(&self, channel: &'static str, uses: &mut Uses) -> String {
+        let index: Vec<&str> = ["i0", channel].into_iter().chain(self.coordinates(["z", "y", "x"])).collect();
+        element(&self.writer(), &self.k.input, &index, uses)
     }
 
     /// Constants of the kernels' text.
