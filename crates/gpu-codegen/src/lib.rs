@@ -118,6 +118,9 @@ pub enum Param {
     /// This number, 64 bits: a size or the bits of a float that is not a constant of the text, so that kernels which differ in such
     /// numbers alone are compiled once.
     Number(i64),
+    /// The number of elements, 64 bits, between the begin of a buffer's memory and that of the slice that the kernel accesses, so
+    /// that kernels which differ in the place of a slice alone, the steps of an unrolled recurrence for example, are compiled once.
+    Slice(i64),
     /// The address of a scratch buffer of the variant, aligned to 256 bytes; to 64 where it is the memory of a buffer
     /// ([`in_place`]).
     Scratch(u32),

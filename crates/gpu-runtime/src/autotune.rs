@@ -6,6 +6,7 @@
 //! here: which candidates there are (`plan`, `choice`).
 
 use std::fmt::Write;
+use std::time::Instant;
 
 use gpu_codegen::{Param, Target};
 use ir_core::EntityId;
@@ -27,6 +28,12 @@ use std::sync::Arc;
 const FIRST_RUNS: usize = 3;
 const MORE_RUNS: usize = 6;
 const VARIES: f64 = 1.25;
+/// A candidate whose first run takes so many times as long as the fastest so far is not run again, if that is as many seconds: the
+/// first run of a kernel loads it, which is no part of its time.
+const HOPELESS: (f64, f64) = (16.0, 0.1);
+/// When the first runs of a step's candidates have taken so many seconds, and so many times as long as the fastest of them, no
+/// others are tried: a library's algorithm can take thousands of times as long as another.
+const PATIENCE: (f64, f64) = (1.0, 32.0);
 /// A 32-bit pattern that is two small numbers as f16 (0.0001) or bf16 (0.0027) and a small one as f32: nothing overflows
 /// or is subnormal.
 const FILL_WORD: u32 = 0x3b31_3b31;
@@ -100,6 +107,7 @@ fn key(kernels: &Kernels, step: &DeviceStep, sizes: &Sizes) -> Result<String, Gp
             let symbols = kernel.params.iter().filter_map(|p| match p {
                 Param::Symbol(s) => sizes.get(*s),
                 Param::Number(n) => Some(*n),
+                // Where a slice lies is of no matter.
                 _ => None,
             });
             let symbols: Vec<i64> = symbols.collect();
@@ -187,15 +195,24 @@ impl<D: Driver> Search<'_, D> {
         // Work is in order, so that all candidates share their scratch memory.
         let Some(scratch) = unless_lost(step, "", self.scratch(step))? else { return Ok(Vec::new()) };
         let scratch: Vec<u64> = scratch.iter().map(Block::address).collect();
-        let mut runs: Vec<Runs> = Vec::with_capacity(step.candidates.len());
+        let mut tried: Vec<(f64, usize)> = Vec::with_capacity(step.candidates.len());
         for (n, candidate) in step.candidates.iter().enumerate() {
-            let tried = self.run(candidate, &buffers, &scratch).and_then(|()| driver.synchronize());
-            if unless_lost(step, &candidate.name, tried)?.is_some() {
-                runs.push(Runs { candidate: n, seconds: Vec::new() });
+            if is_enough(&tried) {
+                tracing::info!(target: "autotune", step = step.name, left_out = step.candidates.len() - n, "not tried: others took long");
+                break;
+            }
+            let start = Instant::now();
+            let run = self.run(candidate, &buffers, &scratch).and_then(|()| driver.synchronize());
+            if unless_lost(step, &candidate.name, run)?.is_some() {
+                tried.push((start.elapsed().as_secs_f64(), n));
             }
         }
+        let (hopeful, hopeless) = with_hope(tried);
+        let runs = hopeful.into_iter().map(|n| Runs { candidate: n, seconds: Vec::new() }).collect();
         let memory = (&buffers, &scratch[..], flush.as_ref());
-        Ok(unless_lost(step, "", self.in_rounds(step, runs, memory))?.unwrap_or_default())
+        let mut times = unless_lost(step, "", self.in_rounds(step, runs, memory))?.unwrap_or_default();
+        times.extend(hopeless);
+        Ok(times)
     }
 
     /// The times of candidates that run, and their numbers, fastest first.
@@ -288,7 +305,7 @@ impl<D: Driver> Search<'_, D> {
                     let argument = |p: &Param| match p {
                         Param::Buffer(b) => address(*b),
                         Param::Symbol(s) => self.sizes.get(*s).unwrap_or_default() as u64,
-                        Param::Number(n) => *n as u64,
+                        Param::Number(n) | Param::Slice(n) => *n as u64,
                         Param::Scratch(n) => scratch.get(*n as usize).copied().unwrap_or(0),
                         Param::Tickets => self.tickets,
                         Param::Fault => self.fault,
@@ -315,6 +332,22 @@ impl<D: Driver> Search<'_, D> {
     }
 }
 
+/// Whether first runs have taken so long that no others are tried.
+fn is_enough(tried: &[(f64, usize)]) -> bool {
+    let spent: f64 = tried.iter().map(|t| t.0).sum();
+    let least = tried.iter().map(|t| t.0).fold(f64::INFINITY, f64::min);
+    spent > PATIENCE.0 && spent > PATIENCE.1 * least
+}
+
+/// Of candidates and the times of their first runs those that are worth more runs, in their order, and the others, fastest first.
+fn with_hope(tried: Vec<(f64, usize)>) -> (Vec<usize>, Vec<(f64, usize)>) {
+    let least = tried.iter().map(|t| t.0).fold(f64::INFINITY, f64::min);
+    let (mut hopeless, hopeful): (Vec<_>, Vec<_>) =
+        tried.into_iter().partition(|(time, _)| *time > HOPELESS.1 && *time > HOPELESS.0 * least);
+    hopeless.sort_by(|a, b| a.0.total_cmp(&b.0));
+    (hopeful.into_iter().map(|(_, n)| n).collect(), hopeless)
+}
+
 /// The candidates and their times as a table, fastest first, in the form that PyTorch prints.
 fn table(step: &DeviceStep, times: &[(f64, usize)]) -> String {
     let mut text = format!("AUTOTUNE {}\n", step.name);
@@ -325,4 +358,26 @@ fn table(step: &DeviceStep, times: &[(f64, usize)]) -> String {
             writeln!(text, "  {:<40} {:>9.4} ms {share:>6.1}%", step.candidates[*candidate].name, 1e3 * time);
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_takes_far_longer_is_not_run_again() {
+        assert_eq!(with_hope(vec![(0.2, 0), (0.1, 1), (0.4, 2)]), (vec![0, 1, 2], vec![]));
+        assert_eq!(with_hope(vec![(2.0, 0), (0.001, 1), (0.5, 2)]), (vec![1], vec![(0.5, 2), (2.0, 0)]));
+        // Loading a short kernel takes many times its time.
+        assert_eq!(with_hope(vec![(0.04, 0), (0.00001, 1)]), (vec![0, 1], vec![]));
+    }
+
+    #[test]
+    fn no_others_are_tried_once_the_first_took_long() {
+        assert!(!is_enough(&[]));
+        assert!(!is_enough(&[(9.0, 0)]), "one that is long may be the only one");
+        assert!(!is_enough(&[(9.0, 0), (8.0, 1)]));
+        assert!(is_enough(&[(9.0, 0), (0.001, 1)]));
+        assert!(!is_enough(&[(0.5, 0), (0.001, 1)]));
+    }
 }

@@ -111,7 +111,7 @@ impl<D: Driver> Running<'_, D> {
         let argument = |p: &Param| match p {
             Param::Buffer(b) => Some(self.addresses[self.program.root(*b).index()]),
             Param::Symbol(s) => self.sizes.get(*s).map(|n| n as u64),
-            Param::Number(n) => Some(*n as u64),
+            Param::Number(n) | Param::Slice(n) => Some(*n as u64),
             Param::Scratch(n) => scratch.get(*n as usize).copied(),
             Param::Tickets => Some(self.own.tickets),
             Param::Fault => Some(self.own.fault),

@@ -444,7 +444,7 @@ impl ListBuilder<'_> {
             let mut number = 0;
             match *param {
                 Param::Symbol(s) => number = self.sizes.get(s).unwrap_or_default() as u64,
-                Param::Number(n) => number = n as u64,
+                Param::Number(n) | Param::Slice(n) => number = n as u64,
                 Param::Scratch(n) => {
                     let at = scratch.get(n as usize).copied();
                     let at = at.ok_or_else(|| GpuError::Malformed("a kernel without its scratch".into()))?;

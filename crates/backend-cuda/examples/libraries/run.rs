@@ -130,7 +130,7 @@ fn one<D: Driver>(
                             gpu_codegen::Param::Buffer(b) => memory[b.index()],
                             gpu_codegen::Param::Scratch(n) => scratch[*n as usize],
                             // Sizes are constant, and none of these kernels counts blocks or checks an index.
-                            gpu_codegen::Param::Number(n) => *n as u64,
+                            gpu_codegen::Param::Number(n) | gpu_codegen::Param::Slice(n) => *n as u64,
                             gpu_codegen::Param::Symbol(_)
                             | gpu_codegen::Param::Tickets
                             | gpu_codegen::Param::Fault

@@ -12,6 +12,7 @@ use kernel_ir::Program;
 
 use crate::loops::hint;
 use crate::text::body::{BodyWriter, Uses};
+use crate::text::index::literal;
 use crate::text::template::assemble;
 use crate::{ENTRY, GenError, Kernel, Launch, Target};
 
@@ -180,6 +181,10 @@ impl Function<'_> {
         for symbol in &kernel.text_parts.uses.symbols {
             let _ = write!(arguments, ", {symbol}_");
         }
+        for (place, _) in kernel.text_parts.uses.own_slices() {
+            let _ = writeln!(text, "i64 start{place};");
+            let _ = write!(arguments, ", start{place}");
+        }
         text + &dispatch(members) + &format!("member{number}_{ENTRY}({arguments});\n")
     }
 }
@@ -190,6 +195,9 @@ impl Member<'_> {
         let mut text = format!("from = {from};\nuntil = end{n};\n");
         for (place, buf) in self.kernel.text_parts.uses.buffers.iter().enumerate() {
             let _ = writeln!(text, "p{place} = {};", uses.memory(*buf));
+        }
+        for (place, start) in self.kernel.text_parts.uses.own_slices() {
+            let _ = writeln!(text, "start{place} = {};", literal(start));
         }
         if !self.kernel.checks.is_empty() {
             let _ = writeln!(text, "check = first_check + {};", self.first_check);

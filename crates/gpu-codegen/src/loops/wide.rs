@@ -474,8 +474,7 @@ impl<'a> Wide<'a> {
         };
         let root = self.program.root(*buf);
         let dtype = self.program.buffers[root].dtype;
-        let memory = uses.memory(root);
-        let address = writer.expr(&self.program.buffers[*buf].address(index), uses);
+        let (memory, address) = writer.place(root, &self.program.buffers[*buf].address(index), uses);
         let name = writer.name(v);
         let ty = format!("Vec<{}, {}>", memory_type(dtype)?, self.lanes);
         let conditions = writer.conditions(insts, index, *mask);

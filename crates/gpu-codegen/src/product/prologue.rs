@@ -215,8 +215,9 @@ const int rank = threadIdx.x;\nconst bool leaves = {} && blockIdx.x == 0;
         };
         let mut out = writer.write_substituted(&stage.insts, &self.effects(team), uses, &self.placed())?;
         for (number, kept) in self.kept.iter().enumerate().filter(|(_, k)| k.stage == n && self.leaves) {
-            let memory = uses.memory(self.program.root(kept.buf));
-            let address = writer.expr(&self.program.buffers[kept.buf].address(kept.index), uses);
+            let root = self.program.root(kept.buf);
+            let (memory, address) =
+                writer.place(root, &self.program.buffers[kept.buf].address(kept.index), uses);
             let _ = writeln!(out, "if (leaves && rank == 0) {memory}[{address}] = kept{number};");
         }
         Ok(out)
@@ -252,8 +253,7 @@ const int rank = threadIdx.x;\nconst bool leaves = {} && blockIdx.x == 0;
         let mut vectors = String::new();
         for (number, (buf, address)) in self.vectors(stage).into_iter().enumerate() {
             let ty = memory_type(self.program.buffers[buf].dtype)?;
-            let memory = uses.memory(self.program.root(buf));
-            let address = writer.expr(&address, uses);
+            let (memory, address) = writer.place(self.program.root(buf), &address, uses);
             let _ = writeln!(
                 vectors,
                 "const Vec<{ty}, {lanes}> from{number} = *(const Vec<{ty}, {lanes}> *)&{memory}[{address}];"

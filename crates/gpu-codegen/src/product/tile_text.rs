@@ -226,9 +226,11 @@ impl<'a> Writer<'a> {
             }
         }
         let operand = &product.operands[side];
-        let offset = self.text(&operand.offset);
+        let (memory, offset) = self
+            .uses
+            .placed(product.program.root(operand.buf), operand.offset.simplify(&product.program.bounds()));
+        let offset = self.text(&offset);
         let start = self.sum(offset, &product.batch, "g", |a| a.steps[side].clone());
-        let memory = self.uses.memory(product.program.root(operand.buf));
         format!(
             "const T *base_{f} = {memory} + ({start});\n\
              auto {f}_row = [=](idx p) {{ {row}return s; }};\n\

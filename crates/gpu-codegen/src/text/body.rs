@@ -10,7 +10,7 @@ use kernel_ir::{
     AccDecl, AccId, BufId, Inst, InstKind, LoopBounds, Program, ReduceOp, ScalarOp, StoreMode, Val,
 };
 
-use crate::text::index::{Names, Numbers, text};
+use crate::text::index::{Names, Numbers, SMALL, text};
 use crate::text::ops;
 use crate::text::rough::{ends_narrow, may_be_rough};
 use crate::text::types::{memory_type, number, value_type};
@@ -22,6 +22,9 @@ pub(crate) struct Uses {
     /// Buffers with memory of their own (a view counts as its root), in the order of their first use: `b<place>` in the
     /// text, so that kernels which differ in nothing else share a text.
     pub(crate) buffers: Vec<BufId>,
+    /// Where the slices begin that accesses are relative to, in elements of the buffer, by the places of the buffers that have one:
+    /// `slice<place>` in the text, which is a pointer.
+    pub(crate) slices: BTreeMap<usize, i64>,
     /// The buffers that are written.
     pub(crate) written: BTreeSet<BufId>,
     /// The buffers that bodies read.
@@ -51,6 +54,24 @@ impl Uses {
             self.buffers.len() - 1
         });
         format!("b{place}")
+    }
+
+    /// A pointer into a buffer's memory and what is to be added to it for an address in elements, which is in its simplest form. The
+    /// pointer is that of the buffer's slice, which begins at the constant part of the first address that has asked here: what
+    /// reads other slices of other steps in the same way has the same text.
+    pub(crate) fn placed(&mut self, root: BufId, address: SymExpr) -> (String, SymExpr) {
+        let memory = self.memory(root);
+        let Some(place) = self.buffers.iter().position(|b| *b == root) else { return (memory, address) };
+        let constant = address.terms().1;
+        match *self.slices.entry(place).or_insert(if constant > SMALL { constant } else { 0 }) {
+            0 => (memory, address),
+            start => (format!("slice{place}"), address - start),
+        }
+    }
+
+    /// The slices: the places of their buffers, and where they begin.
+    pub(crate) fn own_slices(&self) -> impl Iterator<Item = (usize, i64)> {
+        self.slices.iter().map(|(place, start)| (*place, *start)).filter(|(_, start)| *start != 0)
     }
 
     /// A number of a dtype: a constant, or an argument.
@@ -101,6 +122,14 @@ impl BodyWriter<'_> {
         format!("{}{}", self.prefix, v.0)
     }
 
+    /// A pointer into a buffer's memory and the text of what is to be added to it for an address in elements.
+    pub(crate) fn place(&self, root: BufId, address: &SymExpr, uses: &mut Uses) -> (String, String) {
+        let bounds = self.program.bounds();
+        let known = LoopBounds { extents: self.extents, symbols: &bounds };
+        let (memory, address) = uses.placed(root, address.simplify(&known));
+        (memory, self.expr(&address, uses))
+    }
+
     /// An index expression as text; records its symbols.
     pub(crate) fn expr(&self, e: &SymExpr, uses: &mut Uses) -> String {
         e.for_each_leaf(&mut |a| {
@@ -123,8 +152,7 @@ impl BodyWriter<'_> {
         if let Some(place) = placed.get(&buf) {
             return place.clone();
         }
-        let memory = uses.memory(root);
-        let address = self.expr(&self.program.buffers[buf].address(index), uses);
+        let (memory, address) = self.place(root, &self.program.buffers[buf].address(index), uses);
         format!("{memory}[{address}]")
     }
 

@@ -34,7 +34,7 @@ struct Number {
 
 /// Integers up to the first, and floats between the second and its reciprocal, are constants: they are few, and often select an
 /// instruction.
-const SMALL: i64 = 4;
+pub(crate) const SMALL: i64 = 4;
 const SMALL_FLOAT: f32 = 16.0;
 
 impl Numbers {

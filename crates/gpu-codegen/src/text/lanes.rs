@@ -113,8 +113,7 @@ pub(crate) fn text(
             let _ = writeln!(out, "const {vector} x{n} = {text};");
             continue;
         }
-        let memory = uses.memory(program.root(buf));
-        let address = wide.expr(address, uses);
+        let (memory, address) = wide.place(program.root(buf), address, uses);
         let has = |found: fn(&Inst) -> Option<BufId>| epilogue.insts.iter().any(|i| found(i) == Some(buf));
         let _ = match has(load_of) {
             true => writeln!(out, "{vector} x{n} = *(const {vector} *)({memory} + ({address}));"),

@@ -68,6 +68,13 @@ pub(crate) fn assemble(
         list.push(format!("i64 {symbol}_"));
         params.push(Param::Symbol(symbol));
     }
+    let mut slices = String::new();
+    for (place, start) in uses.own_slices() {
+        list.push(format!("i64 slice{place}_"));
+        params.push(Param::Slice(start));
+        let pointer = pointers.get(place).map_or("", String::as_str);
+        slices.push_str(&format!("{pointer}slice{place} = b{place} + slice{place}_;\n"));
+    }
     let mut arguments = String::new();
     for (place, number) in uses.numbers.iter().flat_map(Numbers::all).enumerate() {
         list.push(format!("i64 arg{place}_"));
@@ -77,7 +84,8 @@ pub(crate) fn assemble(
     let idx = index_type(program, uses);
     let symbols: String = uses.symbols.iter().map(|s| format!("const idx {s} = (idx){s}_;\n")).collect();
     let threads = launch.threads;
-    let (declared, body) = (list.join(", "), format!("using idx = {idx};\n{symbols}{arguments}{body}"));
+    let (declared, body) =
+        (list.join(", "), format!("using idx = {idx};\n{symbols}{slices}{arguments}{body}"));
     let order = if uses.waits { "launch_next" } else { "launch_order" };
     let source = format!(
         "extern \"C\" __global__ void __launch_bounds__({threads}) {entry}({declared}) {{\n{order}();\n{body}}}\n"
@@ -149,10 +157,9 @@ pub(crate) fn unravel(
 /// Returns an element of an operand at an index given as C++ text, one per dimension, in the memory's own type.
 pub(crate) fn element(writer: &BodyWriter<'_>, operand: &Operand, index: &[&str], uses: &mut Uses) -> String {
     let program = writer.program;
-    let root = program.root(operand.buf);
-    let memory = uses.memory(root);
     // The operand's offset counts from the buffer's memory, which for a view begins at its root.
-    let mut terms = vec![writer.expr(&operand.offset, uses)];
+    let (memory, offset) = writer.place(program.root(operand.buf), &operand.offset, uses);
+    let mut terms = vec![offset];
     for (i, stride) in index.iter().zip(&operand.strides) {
         if *stride != SymExpr::ZERO {
             terms.push(format!("(idx)({i}) * {}", writer.expr(stride, uses)));

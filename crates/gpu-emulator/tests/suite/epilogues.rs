@@ -132,7 +132,7 @@ impl Case {
             .map(|p| match p {
                 Param::Buffer(b) => memory[b.index()],
                 Param::Scratch(n) => extra[*n as usize],
-                Param::Number(n) => *n as u64,
+                Param::Number(n) | Param::Slice(n) => *n as u64,
                 Param::Symbol(_) => unreachable!("the cases have fixed sizes"),
                 Param::Tickets => unreachable!("no template counts its blocks"),
                 Param::Fault | Param::FirstCheck => unreachable!("no index comes from data"),

@@ -108,7 +108,7 @@ impl Case {
                 .map(|p| match p {
                     Param::Buffer(b) => addresses[b.index()],
                     Param::Scratch(n) => scratch[*n as usize],
-                    Param::Number(n) => *n as u64,
+                    Param::Number(n) | Param::Slice(n) => *n as u64,
                     Param::Symbol(_) => unreachable!("the cases have fixed sizes"),
                     Param::Tickets => tickets,
                     Param::Fault | Param::FirstCheck => unreachable!("no index comes from data"),

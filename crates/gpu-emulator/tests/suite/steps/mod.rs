@@ -264,7 +264,7 @@ fn arguments(kernel: &Kernel, buffers: &[u64], scratch: &[u64]) -> Vec<u64> {
     let value = |p: &Param| match p {
         Param::Buffer(b) => buffers[b.0 as usize],
         Param::Scratch(n) => scratch[*n as usize],
-        Param::Number(n) => *n as u64,
+        Param::Number(n) | Param::Slice(n) => *n as u64,
         Param::Symbol(s) => panic!("a kernel of fixed sizes takes {s}"),
         Param::Tickets => panic!("no template counts its blocks"),
         Param::Fault | Param::FirstCheck => panic!("no index comes from data"),

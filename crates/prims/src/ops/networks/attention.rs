@@ -3,7 +3,7 @@
 use fx_ir::{Arg, ValueId};
 use ir_core::{DType, Shape, SymExpr};
 
-use crate::ops::common::{choose, widen};
+use crate::ops::common::choose;
 use crate::ops::gradients::attention::kept_weights;
 use crate::ops::matrices::matmul::broadcast;
 use crate::ops::networks::kept;
@@ -32,8 +32,18 @@ fn to_rank_4(b: &mut Builder<'_>, v: ValueId) -> Result<ValueId, OpError> {
     }
 }
 
-/// The result of a call of the entry, and the logarithms of its sums `[…, l]`, which there are none of where all weights are dropped, or
-/// the program's reader knows no dropout.
+/// The longest rows of queries, keys and values that `prims.attention` is made of. Kernels for longer ones compute the scores once for each part of
+/// the result's columns, where scores are little memory beside the operands: the channels of an image that attend to one another
+/// have a row for each, as long as the image has pixels.
+pub const LONGEST_ATTENTION: i64 = 512;
+
+/// Whether rows of these sizes are longer than that.
+fn is_long(sizes: &Shape) -> bool {
+    sizes.last().and_then(SymExpr::as_const).is_some_and(|n| n > LONGEST_ATTENTION)
+}
+
+/// The result of a call of the entry, and the logarithms of its sums `[…, l]`, which there are none of where all weights are dropped, rows
+/// are long, or the program's reader knows no dropout.
 pub(in crate::ops) fn attention(
     b: &mut Builder<'_>,
     c: &Call<'_>,
@@ -61,7 +71,8 @@ pub(in crate::ops) fn attention(
     if !(0.0..=1.0).contains(&p) {
         return Err(c.bad_arg("dropout_p", format!("must be in [0, 1], not {p}")));
     }
-    if p == 1.0 || p > 0.0 && b.cx().whole_scores {
+    let long = is_long(&wide_q) || is_long(&wide_v);
+    if p == 1.0 || p > 0.0 && b.cx().whole_scores || long {
         return Ok((through_scores(b, c, [(q, &wide_q), (k, &wide_k), (v, &wide_v)], scale)?, None));
     }
     let mask = mask(b, c, &wide_q, &wide_k)?;
@@ -105,7 +116,7 @@ fn scaled_by_depth(b: &mut Builder<'_>, q: ValueId, depth: &SymExpr) -> Result<V
     b.cast(scaled, dtype)
 }
 
-/// Attention with dropout, `dropout(softmax(q k' scale + mask)) v`, whose scores are in memory.
+/// Attention `dropout(softmax(q k' scale + mask)) v` whose scores are in memory.
 fn through_scores(
     b: &mut Builder<'_>,
     c: &Call<'_>,
@@ -126,9 +137,12 @@ fn through_scores(
             _ => v,
         });
     }
-    let dtype = b.dtype(wide[0])?;
-    let keys = b.call1("aten.transpose.int", vec![wide[1].into(), (-2i64).into(), (-1i64).into()])?;
-    let scores = b.call1("aten.matmul.default", vec![wide[0].into(), keys.into()])?;
+    let own = b.dtype(wide[0])?;
+    let dtype = own.compute();
+    // Scores and weights are rounded to 16 bits once, as operands of the second product.
+    let (q, k) = (b.cast(wide[0], dtype)?, b.cast(wide[1], dtype)?);
+    let keys = b.call1("aten.transpose.int", vec![k.into(), (-2i64).into(), (-1i64).into()])?;
+    let scores = b.call1("aten.matmul.default", vec![q.into(), keys.into()])?;
     let mut scores = b.call1("aten.mul.Scalar", vec![scores.into(), scale.into()])?;
     if c.bool("is_causal")? {
         if c.opt_value("attn_mask")?.is_some() {
@@ -150,16 +164,17 @@ fn through_scores(
     let p = c.float("dropout_p")?;
     let kept = if p == 1.0 {
         b.call1("aten.dropout.default", vec![weights.into(), p.into(), true.into()])?
+    } else if p == 0.0 {
+        weights
     } else {
         let sizes = b.sizes(weights)?;
         let [rows @ .., keys] = &sizes[..] else { return Err(c.invalid("has no keys")) };
         let words = kept::words_of(b, rows, keys, p)?;
         let kept = kept_weights(b, words, &sizes)?;
-        let factors = choose(b, kept, kept::factor(p), 0.0, dtype.compute())?;
-        let wide = widen(b, weights)?;
-        let dropped = b.mul(wide, factors)?;
-        b.cast(dropped, dtype)?
+        let factors = choose(b, kept, kept::factor(p), 0.0, dtype)?;
+        b.mul(weights, factors)?
     };
+    let kept = b.cast(kept, own)?;
     b.call1("aten.matmul.default", vec![kept.into(), wide[2].into()])
 }
 

@@ -6,7 +6,7 @@ use ir_core::{DType, Shape, SymExpr};
 use smallvec::smallvec;
 
 use crate::ops::common::{choose, one, widen};
-use crate::ops::gradients::attention::deltas;
+use crate::ops::gradients::attention::{deltas, gradients};
 use crate::ops::networks::attention::mask;
 use crate::ops::shapes::shape;
 use crate::{Autocast, Builder, Call, OpDef, OpError, Outs, lookup};
@@ -123,7 +123,7 @@ fn attend_backward(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
         c.arg("is_causal").clone(),
         scale.into(),
     ];
-    b.call("prims.attention_backward", args)
+    gradients(b, args)
 }
 
 /// `left right`, where groups of heads of `left` share one of `right` if `grouped`: their rows are rows of one matrix then.

@@ -8,7 +8,7 @@ use ir_core::{DType, SymExpr};
 use kernel_ir::{Dropout, ScalarOp};
 
 use crate::ops::common::one;
-use crate::ops::gradients::attention::deltas;
+use crate::ops::gradients::attention::{deltas, gradients};
 use crate::ops::networks::attention::mask;
 use crate::{Builder, Call, OpDef, OpError, Outs};
 
@@ -77,7 +77,7 @@ fn backward(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
     let mut args = ["grad_out", "query", "key", "value"].map(|name| c.arg(name).clone()).to_vec();
     args.extend([sums.into(), deltas.into()]);
     args.extend(optional(b, c)?);
-    b.call("prims.attention_backward", args)
+    gradients(b, args)
 }
 
 /// Words `[rows…, keys / 32]` (rounded up) whose bits are set with the probability 1 - p.
