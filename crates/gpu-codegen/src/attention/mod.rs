@@ -39,7 +39,7 @@ pub(crate) fn variants(program: &Program, k: &Attention, target: &Target) -> Res
         all.extend(tma::of_sections(program, k, target)?);
     }
     all.extend(flash::variants(program, k, target)?);
-    if decode::is_short(k) {
+    if decode::is_short(k, target) {
         all.rotate_left(few);
     }
     all.push(Variant::single("simple", generate(program, k, target)?));

@@ -54,6 +54,9 @@ pub(crate) const SHORT: i64 = 16;
 const WARP_WORK: i64 = 1024;
 /// Parts of a wave that may be teams, the smallest first.
 const PARTS_OF_WAVE: [u32; 3] = [4, 8, 16];
+/// The least share of the turns of a part of a wave in which a thread has a vector: alone, the lanes of a wave would have single
+/// numbers, or none.
+const BUSY: f64 = 0.6;
 /// With this many outer points one thread each fills the device, where the outer points are contiguous.
 const MANY: i64 = 16 * 1024;
 /// Points of a row that a thread of a block takes where there are rows enough: two vectors of most dtypes, and blocks so small that
@@ -144,15 +147,15 @@ fn team(program: &Program, k: &LoopKernel, target: &Target) -> Option<u32> {
 }
 
 /// Threads that share an outer point where its loops have fewer vectors than a wave has lanes, such as the heads of attention that are
-/// normalised: as many as divide the vectors, of the widest kind. `None` where some access is no vector, or where waves would not be
-/// full of whole teams.
+/// normalised: as many as divide the vectors, of the widest kind, or nearly so ([`BUSY`]). `None` where some access is no vector, or where
+/// waves would not be full of whole teams.
 fn part_of_wave(program: &Program, k: &LoopKernel, wave: u32) -> Option<u32> {
     let scans = k.stages.iter().flat_map(|s| &s.insts).any(|i| matches!(i.kind, InstKind::Scan { .. }));
     let points = volume(&k.outer);
     if scans || hint(program, &points) < MANY {
         return None;
     }
-    let fits = |team: u32| {
+    let fits = |team: u32, busy: f64| {
         let loops = (0..k.stages.len()).filter(|n| !k.stages[*n].inner.is_empty());
         divisible(&points, i64::from(wave / team))
             && loops.into_iter().all(|n| {
@@ -163,10 +166,16 @@ fn part_of_wave(program: &Program, k: &LoopKernel, wave: u32) -> Option<u32> {
                 else {
                     return false;
                 };
-                each / lanes < i64::from(wave) && each % (lanes * i64::from(team)) == 0
+                let (vectors, team) = (each / lanes, i64::from(team));
+                let turns = (vectors + team - 1) / team * team;
+                // Of single numbers a wave's lanes are as busy.
+                vectors < i64::from(wave)
+                    && each % lanes == 0
+                    && (vectors == turns || lanes > 1 && vectors as f64 >= busy * turns as f64)
             })
     };
-    PARTS_OF_WAVE.into_iter().rev().filter(|team| *team < wave).find(|team| fits(*team))
+    let teams = || PARTS_OF_WAVE.into_iter().rev().filter(|team| *team < wave);
+    teams().find(|team| fits(*team, 1.0)).or_else(|| teams().find(|team| fits(*team, BUSY)))
 }
 
 /// Whether adjacent outer points are contiguous in memory and inner ones are not, in most of what is read.

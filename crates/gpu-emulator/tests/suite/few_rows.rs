@@ -54,6 +54,21 @@ fn several_rows() {
     c.check_candidates(&emulator, &["decode_cores"]);
 }
 
+/// More rows than a block has, in groups, of which the last may be smaller.
+#[test]
+fn groups_of_rows() {
+    let Some(emulator) = emulator() else { return };
+    let mut c = Case::new("groups of rows");
+    attend(&mut c, BF16, [1, 4, 1], [8, 300, 64, 64], PLAIN);
+    attend(&mut c, F16, [2, 6, 2], [7, 270, 64, 128], (None, true));
+    attend(&mut c, BF16, [1, 2, 2], [33, 150, 136, 64], (None, true));
+    let shown = Mask { c: &mut c, sizes: [1, 6, 9, 500] }.behind(390, 130);
+    attend(&mut c, BF16, [1, 6, 2], [9, 500, 64, 64], (Some(shown), false));
+    let added = c.any(F16, &[1, 4, 20, 111]);
+    attend(&mut c, F16, [1, 4, 2], [20, 111, 64, 64], (Some(added), false));
+    c.check_candidates(&emulator, &["decode_cores"]);
+}
+
 /// Two warps have the halves of a row's elements.
 #[test]
 fn long_rows() {
@@ -101,11 +116,14 @@ fn the_form_follows_rows_and_dtypes() {
     attend(&mut c, F32, [2, 8, 2], [1, 512, 64, 64], PLAIN);
     attend(&mut c, F16, [1, 8, 2], [4, 512, 256, 256], PLAIN);
     attend(&mut c, BF16, [1, 2, 2], [12, 40, 64, 64], PLAIN);
+    attend(&mut c, BF16, [4, 32, 8], [8, 2048, 64, 64], PLAIN);
+    attend(&mut c, BF16, [8, 32, 32], [64, 512, 64, 64], PLAIN);
     let firsts = first_candidates(&mut c, &Target::HOPPER);
     let names = ["decode_cores_", "decode_cores_", "decode_4", "decode_cores_"];
     assert!(firsts.iter().zip(names).all(|(first, name)| first.starts_with(name)), "{firsts:?}");
-    // Many rows over few keys.
-    assert!(firsts.len() == 5 && !firsts[4].starts_with("decode"), "{firsts:?}");
+    // Many rows over few keys; words that are verified; rows that occupy the device.
+    assert!(firsts.len() == 7 && !firsts[4].starts_with("decode"), "{firsts:?}");
+    assert!(firsts[5].starts_with("decode_cores") && !firsts[6].starts_with("decode"), "{firsts:?}");
     let cdna = first_candidates(&mut c, &Target::CDNA);
     assert!(!cdna.iter().any(|name| name.contains("cores")), "{cdna:?}");
 }

@@ -1,5 +1,5 @@
-//! The few rows' attention by matrix cores (`mma.m16n8k16`), for 16-bit numbers: the rows of the query heads that share a key head, up to
-//! 16, are the rows of the products, so that each key costs the same for one row as for all.
+//! The few rows' attention by matrix cores (`mma.m16n8k16`), for 16-bit numbers: the rows of the query heads that share a key head, 16 for
+//! each block, are the rows of the products, so that each key costs the same for one row as for all.
 //!
 //! A warp takes 16 keys at once. It loads keys and values from memory to where the fragments have them, 16 bytes a lane: which elements
 //! are adjacent along a product's inner dimension is free, as long as both factors agree, and so is the order of the columns of values,
@@ -11,7 +11,7 @@
 use ir_core::DType;
 use kernel_ir::Operand;
 
-use super::{Decode, WARPS};
+use super::{Decode, RowGroups, WARPS};
 use crate::attention::Operands;
 use crate::dialect::fragments::Fragments;
 use crate::text::body::Uses;
@@ -25,6 +25,8 @@ const KEY_PIECE: i64 = 32;
 const VALUE_PIECE: i64 = 64;
 /// Elements of a row of which one warp has registers.
 const MAX_SHORT: i64 = 128;
+/// Most groups of rows, each of which reads all keys.
+const MAX_GROUPS: i64 = 8;
 /// Elements of a load.
 const VECTOR: i64 = 8;
 /// Numbers between the rows of results in shared memory beside these: their vectors then lie in different banks.
@@ -35,7 +37,8 @@ pub(super) struct Cores<'a, 'd> {
     fragments: Fragments,
     /// Warps that share keys.
     split: i64,
-    /// Eights of rows.
+    groups: RowGroups,
+    /// Eights of a group's rows.
     slots: i64,
 }
 
@@ -47,9 +50,15 @@ impl<'a, 'd> Cores<'a, 'd> {
         let narrow = matches!(of.dtype, DType::BF16 | DType::F16);
         let vectors = of.is_whole(VECTOR) && crate::product::gemv::aligned(&of.k.q, 3, VECTOR);
         let longest = of.depth.max(of.width);
-        let fits = of.rows() <= fragments.own && longest <= 2 * MAX_SHORT;
-        let (split, slots) = (if longest > MAX_SHORT { 2 } else { 1 }, (of.rows() + 7) / 8);
-        (same && narrow && vectors && fits).then_some(Cores { of, fragments, split, slots })
+        let fits = of.rows() <= MAX_GROUPS * fragments.own && longest <= 2 * MAX_SHORT;
+        let groups = RowGroups { all: of.rows(), each: of.rows().min(fragments.own) };
+        let (split, slots) = (if longest > MAX_SHORT { 2 } else { 1 }, (groups.each + 7) / 8);
+        (same && narrow && vectors && fits).then_some(Cores { of, fragments, split, groups, slots })
+    }
+
+    /// The rows of a block.
+    pub(super) fn groups(&self) -> RowGroups {
+        self.groups
     }
 
     /// The keys that a block loads at once.
@@ -140,10 +149,10 @@ for (int n = 0; n < 2; ++n)
 #pragma unroll
 for (int e = 0; e < {numbers}; ++e) {{
 const int r = line4 + {own_row};
-const idx i1 = kv * {shared} + r / {lq}, i2 = r % {lq}, j = first + n * {far} + {far_row};
+const idx i1 = kv * {shared} + {row} / {lq}, i2 = {row} % {lq}, j = first + n * {far} + {far_row};
 (void)i1;
 (void)i2;
-bool seen = r < {rows} && j < until;
+bool seen = {row} < {rows} && j < until;
 {causal}float sc = 0;
 (void)sc;
 if (seen) {{
@@ -159,6 +168,7 @@ return bits;
             far_row = f.far_row,
             shared = self.of.shared,
             lq = self.of.lq,
+            row = self.groups.row(),
             rows = self.of.rows(),
             causal = if self.of.k.causal { "seen = seen && j <= i2;\n" } else { "" },
         ))
@@ -308,15 +318,15 @@ for (int u = 0; u < 4; ++u) x.v[u] = out[c * {VECTOR} + t + u][2 * s + e];
 }}
 ",
             slots = self.slots,
-            rows = self.of.rows(),
+            rows = self.groups.each,
             totals = self.fragments.combine(|by| format!("total[s] += shuffle_xor(total[s], {by});\n")),
         )
     }
 
     /// The kernel that computes the parts of all rows; `counted` as in `Decode::end`.
     pub(super) fn kernel(&self, parts: i64, counted: bool) -> Result<Kernel, GenError> {
-        let Cores { of, ref fragments, split, slots } = *self;
-        let (program, k, rows, [keys, values]) = (of.program, of.k, of.rows(), self.pieces());
+        let Cores { of, ref fragments, split, groups, slots } = *self;
+        let (program, k, rows, [keys, values]) = (of.program, of.k, groups.each, self.pieces());
         let (teams, wide) = (WARPS / split, split * values * VALUE_PIECE);
         let mut uses = Uses::default();
         of.begin(parts, &mut uses);
@@ -326,7 +336,7 @@ for (int u = 0; u < 4; ++u) x.v[u] = out[c * {VECTOR} + t + u][2 * s + e];
             None => k.mask.as_ref().is_some_and(|m| program.buffers[m.buf].dtype.is_float()),
         };
         let query = (&k.q, ["i0", "i1", "i2", "d"]);
-        let there = format!("r < {rows} && d < {}", of.depth);
+        let there = format!("{} < {} && d < {}", groups.row(), of.rows(), of.depth);
         let load_q = self.load(&o, query, "q[c][s]", &there, &mut uses);
         let (added, ahead) = if adds { (", added", ", ahead") } else { ("", "") };
         let body = format!(
@@ -338,8 +348,7 @@ const int team = warp / {split}, part = warp % {split};
 const float scale = {scale};
 const idx until = {limit};
 for (idx block = blockIdx.x; block < {blocks}; block += gridDim.x) {{
-const idx kv = block % {kv_heads}, i0 = block / {kv_heads};
-Vec<u32, 4> q[{keys}][{slots}], ks[2][{keys}], vs[{values}][4];
+{of_block}Vec<u32, 4> q[{keys}][{slots}], ks[2][{keys}], vs[{values}][4];
 {added_text}{loads}{look}// Parts take turns along the keys, so that they share what a mask shows of them.
 idx first = (blockIdx.y * {teams} + team) * {KEYS};
 u32 shown = 0;
@@ -349,7 +358,7 @@ for (int s = 0; s < {slots}; ++s)
 #pragma unroll
 for (int c = 0; c < {keys}; ++c) {{
 const int r = line4 + s * 8;
-const idx i1 = kv * {shared} + r / {lq}, i2 = r % {lq}, d = (part * {keys} + c) * {KEY_PIECE} + pair * {VECTOR};
+const idx i1 = kv * {shared} + {row} / {lq}, i2 = {row} % {lq}, d = (part * {keys} + c) * {KEY_PIECE} + pair * {VECTOR};
 {load_q}}}
 float out[{columns}][4] = {{}}, most[{slots}], total[{slots}];
 #pragma unroll
@@ -378,8 +387,9 @@ shown = next_shown;
             lanes = fragments.lanes,
             scale = o.scale,
             limit = of.limit(&o),
-            blocks = o.text(&volume(&k.k.sizes[..2]), &mut uses),
-            kv_heads = o.text(&k.k.sizes[1], &mut uses),
+            blocks = o.text(&(volume(&k.k.sizes[..2]) * groups.count()), &mut uses),
+            of_block = groups.of_block(&o.text(&k.k.sizes[1], &mut uses)),
+            row = groups.row(),
             added_text = if adds { "float added[2][4], ahead[2][4];\n" } else { "" },
             loads = self.loads(&o, &mut uses),
             look = self.look(&o, adds, &mut uses)?,
@@ -403,8 +413,8 @@ for (int e = 0; e < {}; ++e) added[n][e] = ahead[n][e];
                 false => String::new(),
             },
             leave = self.leave(),
-            end = of.end(&o, [parts, teams, wide], counted, &mut uses)?,
+            end = of.end(&o, groups, [parts, teams, wide], counted, &mut uses)?,
         );
-        assemble(program, ENTRY, &uses, of.launch(parts), &body)
+        assemble(program, ENTRY, &uses, of.launch(groups, parts), &body)
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! Not here: how parts are combined (`decode`), 16-bit numbers on matrix cores (`cores`).
 
-use super::{Decode, WARPS};
+use super::{Decode, RowGroups, WARPS};
 use crate::attention::Operands;
 use crate::text::body::Uses;
 use crate::text::template::{assemble, volume};
@@ -31,6 +31,11 @@ impl<'a, 'd> Lanes<'a, 'd> {
         let group = (longest as u64).div_ceil(lanes as u64).next_power_of_two() as i64;
         let fits = of.rows() <= MAX_ROWS && group <= of.target.lanes();
         (fits && of.is_whole(lanes)).then_some(Lanes { of, lanes, group })
+    }
+
+    /// The rows of a block: all.
+    pub(super) fn groups(&self) -> RowGroups {
+        RowGroups { all: self.of.rows(), each: self.of.rows() }
     }
 
     /// The keys that a block loads before it uses the first.
@@ -88,7 +93,7 @@ if (wave_ballot(some) == 0) continue;
         let causal = if k.causal { "seen = seen && j <= i2;\n" } else { "" };
         let (depth, width) = (of.depth, of.width);
         let skip = self.skip(&o, &mut uses)?;
-        let end = of.end(&o, [parts, WARPS, group * lanes], counted, &mut uses)?;
+        let end = of.end(&o, self.groups(), [parts, WARPS, group * lanes], counted, &mut uses)?;
         let body = format!(
             "__shared__ u32 seen;
 __shared__ float shared_most[{WARPS}][{rows}], shared_total[{WARPS}][{rows}], shared_out[{WARPS}][{rows}][{wide}];
@@ -181,6 +186,6 @@ for (int e = 0; e < {lanes}; ++e) shared_out[warp][r][c + e] = out[r][e];
             turn = self.turn(),
             wide = group * lanes,
         );
-        assemble(program, ENTRY, &uses, of.launch(parts), &body)
+        assemble(program, ENTRY, &uses, of.launch(self.groups(), parts), &body)
     }
 }

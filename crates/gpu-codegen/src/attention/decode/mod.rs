@@ -20,9 +20,13 @@ use crate::text::template::{assemble, blocks_of, epilogue, unravel, volume};
 use crate::text::types::value_type;
 use crate::{ENTRY, GenError, Kernel, Launch, TICKETS, Target, Variant};
 
-/// Query rows from which on the kernels of many rows come first, where keys are fewer than these.
+/// Query rows of a head from which on the kernels of many rows come first, where keys are fewer than these.
 const MANY_ROWS: i64 = 9;
 const FEWEST_KEYS: i64 = 256;
+/// Query rows of a head from which on the kernels of many rows come first, where their blocks are as many as the device's
+/// multiprocessors: rows of these blocks.
+const FULL_ROWS: i64 = 32;
+const ROWS_OF_BLOCK: i64 = 64;
 /// Warps per block.
 const WARPS: i64 = 4;
 /// Most parts of a row, the fewest keys of one, and the most parts that are read at once: to combine parts takes longer than reading
@@ -51,10 +55,51 @@ pub(crate) fn variants(program: &Program, k: &Attention, target: &Target) -> Res
     Ok(all)
 }
 
-/// Whether there are so many queries, and so few keys, that the kernels of many rows come first: here the keys would not occupy a block.
-pub(crate) fn is_short(k: &Attention) -> bool {
+/// Whether the kernels of many rows come first: there are so many queries, and so few keys, that the keys would not occupy a block here,
+/// or so many queries that those kernels occupy the device.
+pub(crate) fn is_short(k: &Attention, target: &Target) -> bool {
     let known = |o: &Operand| o.sizes[2].as_const();
-    known(&k.q).is_some_and(|n| n >= MANY_ROWS) && known(&k.k).is_some_and(|n| n < FEWEST_KEYS)
+    let Some(rows) = known(&k.q) else { return false };
+    let heads = volume(&k.q.sizes[..2]).as_const().unwrap_or(i64::from(target.multiprocessors));
+    let blocks = heads * ((rows + ROWS_OF_BLOCK - 1) / ROWS_OF_BLOCK);
+    let occupies = rows >= FULL_ROWS && blocks >= i64::from(target.multiprocessors);
+    occupies || rows >= MANY_ROWS && known(&k.k).is_some_and(|n| n < FEWEST_KEYS)
+}
+
+/// The rows of a key head in groups: a block computes those of one.
+#[derive(Clone, Copy)]
+struct RowGroups {
+    /// Rows of all groups, and of one, of which the last may have fewer.
+    all: i64,
+    each: i64,
+}
+
+impl RowGroups {
+    fn count(self) -> i64 {
+        (self.all + self.each - 1) / self.each
+    }
+
+    /// Statements that find the block's head and group.
+    fn of_block(self, kv_heads: &str) -> String {
+        match self.count() {
+            1 => format!("const idx kv = block % {kv_heads}, i0 = block / {kv_heads};\n"),
+            n => format!(
+                "const idx kv = block / {n} % {kv_heads}, i0 = block / {n} / {kv_heads};
+const int first_row = (int)(block % {n}) * {};\n",
+                self.each
+            ),
+        }
+    }
+
+    /// The number of row `r` of the block's group.
+    fn row(self) -> &'static str {
+        if self.count() == 1 { "r" } else { "(first_row + r)" }
+    }
+
+    /// Whether row `r` of the block's group is there, where `r` is below [`each`](Self::each).
+    fn has_row(self) -> String {
+        if self.all % self.each == 0 { "true".into() } else { format!("{} < {}", self.row(), self.all) }
+    }
 }
 
 /// Ways of computing a part.
@@ -69,6 +114,14 @@ impl Form<'_, '_> {
         match self {
             Form::Cores(cores) => cores.turn(),
             Form::Lanes(lanes) => lanes.turn(),
+        }
+    }
+
+    /// The rows of a block.
+    fn groups(&self) -> RowGroups {
+        match self {
+            Form::Cores(cores) => cores.groups(),
+            Form::Lanes(lanes) => lanes.groups(),
         }
     }
 
@@ -115,7 +168,7 @@ impl<'a> Decode<'a> {
         self.target.lanes() * WARPS
     }
 
-    /// Rows that are computed at once.
+    /// Rows of a key head.
     fn rows(&self) -> i64 {
         self.lq * self.shared
     }
@@ -128,7 +181,7 @@ impl<'a> Decode<'a> {
 
     /// As many parts as fill the GPU, where each still has keys for a turn.
     fn most_parts(&self, form: &Form<'_, '_>) -> i64 {
-        let heads = volume(&self.k.k.sizes[..2]).as_const().unwrap_or(32);
+        let heads = volume(&self.k.k.sizes[..2]).as_const().unwrap_or(32) * form.groups().count();
         let keys = self.k.k.sizes[2].as_const().unwrap_or(2048);
         let most = (keys / form.turn().max(KEYS_OF_PART)).clamp(1, MAX_PARTS);
         (form.blocks() * i64::from(self.target.multiprocessors) / heads.max(1)).clamp(1, most)
@@ -138,7 +191,9 @@ impl<'a> Decode<'a> {
         let rows = volume(&self.k.epilogue.ranges[..3]);
         let record = SymExpr::from_i64(4 * parts * (self.width + HEAD));
         let scratch = if parts > 1 { vec![rows * record] } else { Vec::new() };
-        let counted = volume(&self.k.k.sizes[..2]).as_const().is_some_and(|n| n <= i64::from(TICKETS));
+        let groups = form.groups().count();
+        let blocks = volume(&self.k.k.sizes[..2]).as_const().map(|n| n * groups);
+        let counted = blocks.is_some_and(|n| n <= i64::from(TICKETS));
         let (name, kernel) = match form {
             Form::Cores(cores) => (format!("decode_cores_{parts}"), cores.kernel(parts, counted)?),
             Form::Lanes(lanes) => (format!("decode_{parts}"), lanes.kernel(parts, counted)?),
@@ -158,9 +213,9 @@ impl<'a> Decode<'a> {
     }
 
     /// The launch of the kernel that computes the parts.
-    fn launch(&self, parts: i64) -> Launch {
+    fn launch(&self, groups: RowGroups, parts: i64) -> Launch {
         let most = SymExpr::from_i64(crate::MAX_BLOCKS);
-        let count = volume(&self.k.k.sizes[..2]);
+        let count = volume(&self.k.k.sizes[..2]) * groups.count();
         let mut launch = Launch::flat(count.sym_min(&most), self.target.wave * WARPS as u32);
         launch.blocks[1] = SymExpr::from_i64(parts);
         launch
@@ -193,13 +248,14 @@ impl<'a> Decode<'a> {
     fn end(
         &self,
         o: &Operands<'_>,
+        groups: RowGroups,
         [parts, teams, wide]: [i64; 3],
         counted: bool,
         uses: &mut Uses,
     ) -> Result<String, GenError> {
         let Decode { shared, lq, width, .. } = *self;
         let last = match counted {
-            true if parts > 1 => self.combine_in_last_block(o, parts, uses)?,
+            true if parts > 1 => self.combine_in_last_block(o, groups, parts, uses)?,
             _ => "block_sync();\n".into(),
         };
         let one = match parts {
@@ -221,6 +277,7 @@ if (e < {width}) record[{HEAD} + e] = sum;
             "block_sync();
 for (int t = threadIdx.x; t < {rows} * {wide}; t += {threads}) {{
 const int r = t / {wide}, e = t % {wide};
+if (!({there})) continue;
 float top = shared_most[0][r];
 for (int w = 1; w < {teams}; ++w) top = fmaxf(top, shared_most[w][r]);
 const float shift = top == -INF32 ? 0.0f : top;
@@ -230,18 +287,21 @@ const float f = exp2f(shared_most[w][r] - shift);
 sum += f * shared_out[w][r][e];
 weight += f * shared_total[w][r];
 }}
-const idx i1 = kv * {shared} + r / {lq}, i2 = r % {lq};
+const idx i1 = kv * {shared} + {row} / {lq}, i2 = {row} % {lq};
 {one}}}
 {last}",
-            rows = self.rows(),
+            rows = groups.each,
+            there = groups.has_row(),
+            row = groups.row(),
             threads = self.threads(),
         ))
     }
 
-    /// Returns statements by which the last block of a key head combines the parts of its rows.
+    /// Returns statements by which the last block of a group of rows combines their parts.
     fn combine_in_last_block(
         &self,
         o: &Operands<'_>,
+        groups: RowGroups,
         parts: i64,
         uses: &mut Uses,
     ) -> Result<String, GenError> {
@@ -251,12 +311,15 @@ const idx i1 = kv * {shared} + r / {lq}, i2 = r % {lq};
             "if (!comes_last(tickets + block, {parts}, &seen)) continue;
 for (int t = threadIdx.x; t < {rows} * {pieces}; t += {threads}) {{
 const int r = t / {pieces};
-const idx i1 = kv * {shared} + r / {lq}, i2 = r % {lq}, piece = t % {pieces};
+if (!({there})) continue;
+const idx i1 = kv * {shared} + {row} / {lq}, i2 = {row} % {lq}, piece = t % {pieces};
 const i64 row = ((i64)i0 * {heads} + i1) * {lq} + i2;
 {combine}}}
 block_sync();
 ",
-            rows = self.rows(),
+            rows = groups.each,
+            there = groups.has_row(),
+            row = groups.row(),
             pieces = self.width / PIECE,
             shared = self.shared,
             lq = self.lq,
