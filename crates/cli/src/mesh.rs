@@ -56,6 +56,12 @@ impl MeshArgs {
         Ok(Some(Plan { built_in, ..Plan::default() }))
     }
 
+    /// Whose statistics batch norms have: what the argument says, or else the plan.
+    pub(crate) fn batch_norm(&self) -> Result<BatchNorm> {
+        let planned = || Ok(self.plan()?.filter(|_| self.mesh.is_some()).unwrap_or_default().batch_norm);
+        self.batch_norm.map_or_else(planned, Ok)
+    }
+
     /// The options of a rank.
     pub(crate) fn options(&self, options: Options, rank: Rank<'_>) -> Result<Options> {
         let options = match self.batch_norm {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use ferroflux::Program;
+use ferroflux::mesh::BatchNorm;
 use ferroflux::tensor::safetensors::SafetensorsFile;
 use ferroflux::train::TrainStep;
 use serde_json::json;
@@ -233,6 +234,7 @@ fn prepare(
         ("schedule", format!("{} warmup {}", args.rate.schedule, args.rate.warmup)),
         ("autocast", format!("{:?}", args.what.autocast)),
         ("data", format!("{} samples, {} a step, shuffled {:?}", data.len, data.batch, shuffle)),
+        (BATCH_NORM, args.mesh.batch_norm()?.to_string()),
     ];
     let settings = about.into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
     let (lr, losses, compile) = (args.rate.lr, Vec::new(), start.elapsed());
@@ -245,11 +247,16 @@ fn folder(args: &Args) -> Result<&std::path::Path> {
         .ok_or_else(|| usage("there is no folder for checkpoints", "give `--checkpoint DIR`"))
 }
 
+/// The setting that says whose statistics batch norms have. Checkpoints of versions without it have those of the whole batch.
+const BATCH_NORM: &str = "batch norm";
+
 /// Restores the newest checkpoint, which must be of the same training.
 fn resume(args: &Args, run: &mut Run) -> Result<()> {
     let found = Checkpoint::newest(folder(args)?, &|text| eprintln!("warning: {text}"))?;
+    let whole = BatchNorm::default().to_string();
     for (name, wanted) in &run.settings {
-        let held = found.settings.get(name).map_or("unknown", String::as_str);
+        let missing = if name == BATCH_NORM { whole.as_str() } else { "unknown" };
+        let held = found.settings.get(name).map_or(missing, String::as_str);
         if held != wanted {
             return Err(advised(
                 format!("the checkpoint was made with another {name}: {held}; now it is {wanted}"),

@@ -157,4 +157,7 @@ fn bad_input_is_told() {
     let first = train(&["--lr", "0.1", "--steps", "1", "--checkpoint", path]);
     assert!(first.status.success(), "{}", String::from_utf8_lossy(&first.stderr));
     fails(&["--lr", "0.2", "--steps", "2", "--checkpoint", path, "--resume"], "made with another lr");
+    let groups =
+        ["--lr", "0.1", "--steps", "2", "--batch-norm", "groups=2", "--checkpoint", path, "--resume"];
+    fails(&groups, "made with another batch norm: whole; now it is groups=2");
 }

@@ -1,5 +1,5 @@
 //! Layout of boxes without frames: ranks, then order, then columns; long arrows get a bend in every row they cross, and
-//! arrows from one place share their trunk.
+//! arrows from one place share their trunk. Of very long ones only the ends are drawn.
 
 use rustc_hash::FxHashMap;
 
@@ -13,6 +13,11 @@ const GAP_X: f64 = 18.0;
 const GAP_Y: f64 = 34.0;
 /// Width of a passing arrow.
 const LANE: f64 = 4.0;
+
+/// The most rows that an arrow crosses: what a forward pass saves for its backward would cross thousands, and no eye follows that.
+const LONGEST: usize = 40;
+/// Height of the ends of an arrow that crosses more.
+const STUB: f64 = 16.0;
 
 /// A point, x to the right and y downwards.
 pub(super) type Point = (f64, f64);
@@ -36,10 +41,11 @@ pub(super) struct Link {
     pub(super) to_dx: Option<f64>,
 }
 
-/// Centres of the boxes, the points of each arrow, and the overall extent.
+/// Centres of the boxes, the ways of the arrows, and the overall extent.
 pub(super) struct Placed {
     pub(super) middles: Vec<Point>,
-    pub(super) routes: Vec<Vec<Point>>,
+    /// The pieces of each: one, or the two ends of a long one.
+    pub(super) routes: Vec<Vec<Vec<Point>>>,
     pub(super) width: f64,
     pub(super) height: f64,
 }
@@ -48,8 +54,21 @@ pub(super) struct Placed {
 struct Grid {
     rows: Rows,
     rank: Vec<usize>,
-    /// For each link, its vertices from the upper to the lower end.
+    /// For each link, its vertices from the upper to the lower end; of a long one these ends alone.
     chains: Vec<Vec<usize>>,
+}
+
+impl Grid {
+    /// The pairs of vertices that a link joins from one row to the next.
+    fn joined<'a>(&'a self, chain: &'a [usize]) -> impl Iterator<Item = (usize, usize)> + 'a {
+        let next = |p: &&[usize]| self.rank[p[0]] + 1 == self.rank[p[1]];
+        chain.windows(2).filter(next).map(|p| (p[0], p[1]))
+    }
+
+    /// Whether only the ends of a link are drawn.
+    fn is_long(&self, chain: &[usize]) -> bool {
+        matches!(chain, [top, bottom] if self.rank[*bottom] > self.rank[*top] + 1)
+    }
 }
 
 /// Places the boxes; the upper left corner of everything is (0, 0).
@@ -74,7 +93,8 @@ fn rows(items: &[Item], links: &[Link]) -> Grid {
             if rank[link.from] <= rank[link.to] { (link.from, link.to) } else { (link.to, link.from) };
         let port = if top == link.from { link.from_dx } else { link.to_dx };
         let mut chain = vec![top];
-        for r in rank[top] + 1..rank[bottom] {
+        let crossed = if rank[bottom] - rank[top] > LONGEST { 0..0 } else { rank[top] + 1..rank[bottom] };
+        for r in crossed {
             let key = (top, port.unwrap_or(0.0).to_bits(), r);
             let bend = *trunks.entry(key).or_insert_with(|| {
                 rank.push(r);
@@ -85,17 +105,19 @@ fn rows(items: &[Item], links: &[Link]) -> Grid {
             chain.push(bend);
         }
         chain.push(bottom);
-        for pair in chain.windows(2).filter(|p| rank[p[0]] < rank[p[1]]) {
-            if !down[pair[0]].contains(&pair[1]) {
-                down[pair[0]].push(pair[1]);
-                up[pair[1]].push(pair[0]);
-            }
-        }
         chains.push(chain);
     }
     let mut rows = vec![Vec::new(); rank.iter().max().map_or(0, |m| m + 1)];
     rank.iter().enumerate().for_each(|(v, &r)| rows[r].push(v));
-    Grid { rows: Rows { rows, up, down }, rank, chains }
+    let mut grid = Grid { rows: Rows { rows, up: Vec::new(), down: Vec::new() }, rank, chains };
+    for (a, b) in grid.chains.iter().flat_map(|chain| grid.joined(chain)) {
+        if !down[a].contains(&b) {
+            down[a].push(b);
+            up[b].push(a);
+        }
+    }
+    (grid.rows.up, grid.rows.down) = (up, down);
+    grid
 }
 
 fn middles_x(items: &[Item], links: &[Link], grid: &Grid) -> Vec<f64> {
@@ -109,8 +131,7 @@ fn middles_x(items: &[Item], links: &[Link], grid: &Grid) -> Vec<f64> {
             v if v == link.to => link.to_dx.unwrap_or(0.0),
             _ => 0.0,
         };
-        for pair in chain.windows(2).filter(|p| grid.rank[p[0]] < grid.rank[p[1]]) {
-            let (a, b) = (pair[0], pair[1]);
+        for (a, b) in grid.joined(chain) {
             let bends = [a, b].iter().filter(|&&v| v >= items.len()).count();
             // Long arrows should be straight first (Gansner and others, "A technique for drawing directed graphs",
             // 1993, weigh 1, 2 and 8); a bend that only passes a weight on gives way like the weight.
@@ -146,14 +167,14 @@ fn finish(items: &[Item], links: &[Link], grid: &Grid, x: &[f64]) -> Placed {
     Placed { middles: (0..items.len()).map(middle).collect(), routes, width, height }
 }
 
-/// Points of every arrow: bottom of the upper box, through each bend's row, top of the lower box.
+/// The pieces of every arrow: bottom of the upper box, through each bend's row, top of the lower box.
 fn route(
     items: &[Item],
     links: &[Link],
     grid: &Grid,
     bands: &[(f64, f64)],
     middle: &dyn Fn(usize) -> Point,
-) -> Vec<Vec<Point>> {
+) -> Vec<Vec<Vec<Point>>> {
     let ports = spread_ports(items, links, grid, middle);
     let mut routes = Vec::with_capacity(links.len());
     for ((link, chain), to_dx) in links.iter().zip(&grid.chains).zip(ports) {
@@ -175,10 +196,17 @@ fn route(
                 None => points.push((x, top)),
             }
         }
+        let mut pieces = match (grid.is_long(chain), &points[..]) {
+            (true, [first, .., last]) => {
+                vec![vec![*first, (first.0, first.1 + STUB)], vec![(last.0, last.1 - STUB), *last]]
+            }
+            _ => vec![points],
+        };
         if chain.first() != Some(&link.from) {
-            points.reverse();
+            pieces.reverse();
+            pieces.iter_mut().for_each(|piece| piece.reverse());
         }
-        routes.push(points);
+        routes.push(pieces);
     }
     routes
 }

@@ -27,6 +27,8 @@ pub(super) struct Wire {
     /// Whether it ends at a box.
     pub(super) arrow: bool,
     pub(super) dashed: bool,
+    /// Whether it begins away from the box where the arrow starts, which is named there.
+    pub(super) named: bool,
     /// The box where the arrow starts.
     pub(super) source: usize,
 }
@@ -232,15 +234,19 @@ fn place_frame(
         }
     }
     for (&(from, to, source, dashed), route) in frame.links.iter().zip(&here.placed.routes) {
-        let mut points: Vec<Point> = route.iter().map(|&(x, y)| (left + x, top + y)).collect();
-        // Ports lie within the frame's padding; the arrow goes on to the frame's edge.
-        if let (Part::In(_), Some(&(x, _))) = (from, points.first()) {
-            points.insert(0, (x, corner.1));
+        let last = route.len().saturating_sub(1);
+        for (n, piece) in route.iter().enumerate() {
+            let mut points: Vec<Point> = piece.iter().map(|&(x, y)| (left + x, top + y)).collect();
+            // Ports lie within the frame's padding; the arrow goes on to the frame's edge.
+            if let (0, Part::In(_), Some(&(x, _))) = (n, from, points.first()) {
+                points.insert(0, (x, corner.1));
+            }
+            if let (true, Part::Out(_), Some(&(x, _))) = (n == last, to, points.last()) {
+                points.push((x, corner.1 + here.height));
+            }
+            let arrow = n == last && matches!(to, Part::Node(_));
+            scene.wires.push(Wire { points, arrow, dashed, named: n > 0, source });
         }
-        if let (Part::Out(_), Some(&(x, _))) = (to, points.last()) {
-            points.push((x, corner.1 + here.height));
-        }
-        scene.wires.push(Wire { points, arrow: matches!(to, Part::Node(_)), dashed, source });
     }
 }
 
@@ -317,6 +323,26 @@ mod tests {
             let shift = pair[0].x + pair[0].width / 2.0 - pair[1].x - pair[1].width / 2.0;
             assert!(shift.abs() < 0.5, "the chain bends by {shift}");
         }
+    }
+
+    /// Of an arrow from the first box of a long chain to the last the ends are drawn, and the last says where it comes from.
+    #[test]
+    fn an_arrow_across_many_rows_is_its_ends() {
+        let long = |boxes: usize| {
+            let nodes =
+                (0..boxes).map(|n| DrawNode { lines: vec![format!("box {n}")], ..DrawNode::default() });
+            let next = (1..boxes).map(|n| DrawEdge { from: n - 1, to: n, dashed: false });
+            let across = [DrawEdge { from: 0, to: boxes - 1, dashed: false }];
+            Diagram { nodes: nodes.collect(), edges: next.chain(across).collect(), ..Diagram::default() }
+        };
+        let scene = lay_out(&long(20));
+        assert!(scene.wires.len() == 20 && scene.wires.iter().all(|w| !w.named && w.arrow));
+        let (diagram, boxes) = (long(3000), 3000);
+        let scene = lay_out(&diagram);
+        assert_eq!(scene.wires.len(), boxes + 1);
+        let named: Vec<&Wire> = scene.wires.iter().filter(|w| w.named).collect();
+        assert!(matches!(&named[..], [end] if end.source == 0 && end.arrow && end.points.len() == 2));
+        assert!(diagram.to_svg().len() < 500 * boxes);
     }
 
     #[test]

@@ -108,6 +108,16 @@ fn arrow(diagram: &Diagram, wire: &Wire, out: &mut String) {
         curve(&wire.points),
         escape(tip)
     );
+    if let (true, Some((x, y))) = (wire.named, wire.points.first()) {
+        // A value's name says more than its operator's.
+        let name = source.lines.iter().find(|line| line.starts_with('%')).map_or(tip, String::as_str);
+        let _ = writeln!(
+            out,
+            "<text class=\"s\" x=\"{x:.1}\" y=\"{:.1}\" fill=\"#7c8cab\">{}</text>",
+            y - 2.0,
+            escape(name)
+        );
+    }
 }
 
 /// Straight where the arrow runs down, an S-bend with vertical ends where it changes column.
