@@ -19,7 +19,7 @@ use crate::faults::Record;
 use crate::found::{self, Among, Found};
 use crate::machine::bytes_of;
 use crate::plan::{DeviceStep, Kernels, PlannedCandidate, Runnable};
-use crate::prepare::grid;
+use crate::prepare::{SCRATCH_GRAIN, grid};
 use crate::{Arguments, Block, DeviceMemory, Driver, GpuError, Map, Mode, Work};
 use std::sync::Arc;
 
@@ -187,14 +187,7 @@ impl<D: Driver> Search<'_, D> {
     ) -> Result<Vec<(f64, usize)>, GpuError> {
         let driver = &**self.memory.driver();
         let Some(buffers) = unless_lost(step, "", self.buffers(step))? else { return Ok(Vec::new()) };
-        if flush.is_none() {
-            // Overwriting as much as the cache holds evicts nearly all that the previous run read. More would be more memory than
-            // small programs ever need.
-            *flush = Some(self.memory.block(driver.target().cache.max(1 << 20))?);
-        }
-        // Work is in order, so that all candidates share their scratch memory.
-        let Some(scratch) = unless_lost(step, "", self.scratch(step))? else { return Ok(Vec::new()) };
-        let scratch: Vec<u64> = scratch.iter().map(Block::address).collect();
+        let Some(scratch) = unless_lost(step, "", self.scratch(step, flush))? else { return Ok(Vec::new()) };
         let mut tried: Vec<(f64, usize)> = Vec::with_capacity(step.candidates.len());
         for (n, candidate) in step.candidates.iter().enumerate() {
             if is_enough(&tried) {
@@ -251,7 +244,7 @@ impl<D: Driver> Search<'_, D> {
         let chosen: Vec<usize> = all.iter().map(|runs| runs.candidate).collect();
         let pieces = driver.timed(2 * times * chosen.len(), &mut |n| match flush {
             // SAFETY: the block has this many whole words.
-            Some(block) if n % 2 == 0 => unsafe { driver.fill(block.address(), 0, block.bytes() / 4) },
+            Some(block) if n % 2 == 0 => unsafe { driver.fill(block.address(), 0, self.flushed() / 4) },
             _ if n % 2 == 0 => Ok(()),
             _ => self.run(&step.candidates[chosen[n / 2 % chosen.len()]], buffers, scratch),
         })?;
@@ -261,8 +254,15 @@ impl<D: Driver> Search<'_, D> {
         Ok(())
     }
 
-    /// Scratch memory that is enough for every candidate of a step.
-    fn scratch(&self, step: &DeviceStep) -> Result<Vec<Block<D>>, GpuError> {
+    /// Bytes whose overwriting evicts nearly all that the previous run read: as many as the cache holds. More would be more memory than
+    /// small programs ever need.
+    fn flushed(&self) -> u64 {
+        self.memory.driver().target().cache.max(1 << 20)
+    }
+
+    /// The addresses of scratch memory that is enough for every candidate of a step. Work is in order, so that all candidates share it, and
+    /// with what is overwritten between runs, which grows where it is too small: a search should need little more memory than calls.
+    fn scratch(&self, step: &DeviceStep, flush: &mut Option<Block<D>>) -> Result<Vec<u64>, GpuError> {
         let mut most: Vec<u64> = Vec::new();
         for candidate in &step.candidates {
             for (n, bytes) in candidate.scratch.iter().enumerate() {
@@ -273,7 +273,21 @@ impl<D: Driver> Search<'_, D> {
                 }
             }
         }
-        most.into_iter().map(|bytes| self.memory.block(bytes)).collect()
+        let mut end = 0;
+        let mut place = |bytes: &u64| {
+            let at = end;
+            end += bytes.next_multiple_of(SCRATCH_GRAIN);
+            at
+        };
+        let places: Vec<u64> = most.iter().map(&mut place).collect();
+        let wanted = end.max(self.flushed());
+        if flush.as_ref().is_none_or(|block| block.bytes() < wanted) {
+            // The old one first, so that both are never there.
+            *flush = None;
+            *flush = Some(self.memory.block(wanted)?);
+        }
+        let start = flush.as_ref().map_or(0, Block::address);
+        Ok(places.into_iter().map(|at| start + at).collect())
     }
 
     /// Allocates the buffers of a step at their actual sizes.

@@ -22,7 +22,7 @@ const MAX_CALLS: usize = 1 << 14;
 /// where all are early.
 const EARLY_LAUNCHES: u32 = 4;
 /// The alignment of scratch buffers.
-const SCRATCH_GRAIN: u64 = 256;
+pub(crate) const SCRATCH_GRAIN: u64 = 256;
 
 /// A call prepared for one set of sizes.
 pub(crate) struct Prepared {
