@@ -80,13 +80,18 @@ pub(crate) fn variants(program: &Program, k: &LoopKernel, target: &Target) -> Re
     let parts = parted(program, k);
     let k = parts.as_ref().unwrap_or(k);
     let mut candidates = Vec::new();
+    let scans = k.stages.iter().flat_map(|s| &s.insts).any(|i| matches!(i.kind, InstKind::Scan { .. }));
+    let mut shared = reduce::split(program, k, target)?;
+    if scans {
+        candidates.extend(shared.take());
+    }
     if let Some(parts) = apart::apart(program, k, target) {
         candidates.extend(apart::both(program, "apart", &parts, target)?);
     }
     if let Some(tables) = tables::Tables::of(program, k, target) {
         candidates.push(tables.generate()?);
     }
-    candidates.extend(reduce::split(program, k, target)?);
+    candidates.extend(shared);
     if let Some(parts) = Parts::of(program, k, target) {
         candidates.push(parts.generate(program, k)?);
     }

@@ -15,6 +15,7 @@ use crate::loops::accumulate::{Group, Reduction, groups, kept, made, read_back, 
 use crate::loops::columns::Columns;
 use crate::loops::moments::{Pair, fuse_moments};
 use crate::loops::peaks::fuse_peaks;
+use crate::loops::scan::{Carry, with_totals};
 use crate::loops::shared::{self, Range, range_of_part};
 use crate::loops::{LoopEffects, SHORT, along_outer, declare, hint};
 use crate::text::body::{BodyWriter, Uses};
@@ -36,12 +37,12 @@ pub(crate) fn split(program: &Program, k: &LoopKernel, target: &Target) -> Resul
     let outer = hint(program, &volume(&k.outer)).max(1);
     let scans = k.stages.iter().flat_map(|s| &s.insts).any(|i| matches!(i.kind, InstKind::Scan { .. }));
     // Short loops, such as windows, are left to one thread.
-    if k.accs.is_empty() || scans || longest <= SHORT || !reduced_once(k) {
+    if k.accs.is_empty() || longest <= SHORT || !reduced_once(k) {
         return Ok(None);
     }
     let multiprocessors = i64::from(target.multiprocessors);
     if along_outer(program, k) {
-        if outer >= ENOUGH_POINTS * multiprocessors {
+        if scans || outer >= ENOUGH_POINTS * multiprocessors {
             return Ok(None);
         }
         let (k, pairs) = fuse_moments(program, &collapsed(program, k));
@@ -53,7 +54,12 @@ pub(crate) fn split(program: &Program, k: &LoopKernel, target: &Target) -> Resul
     }
     let (k, pairs) = fuse_moments(program, &collapsed(program, k));
     let (k, pairs) = fuse_peaks(program, &k, pairs);
-    Rows { program, k: &k, pairs: &pairs, parts, wave: target.wave }.generate().map(Some)
+    let Some((k, carries)) = with_totals(&k) else { return Ok(None) };
+    let paired = |c: &Carry| made(&k.stages[c.stage], &pairs).iter().any(|m| !matches!(m, Reduction::One(_)));
+    if carries.iter().any(paired) {
+        return Ok(None);
+    }
+    Rows { program, k: &k, pairs: &pairs, carries: &carries, parts, wave: target.wave }.generate().map(Some)
 }
 
 /// One or several blocks per outer point.
@@ -61,6 +67,8 @@ struct Rows<'a> {
     program: &'a Program,
     k: &'a LoopKernel,
     pairs: &'a [Pair],
+    /// The scans, each with the reduction of its parts.
+    carries: &'a [Carry],
     /// Number of blocks that share an outer point.
     parts: i64,
     wave: u32,
@@ -162,6 +170,12 @@ const idx part = block / points, point = block % points;
         }
         out.push_str(&range_of_part(&count));
         out.push_str(&counted);
+        if self.carries.iter().any(|c| c.stage == n) {
+            out.push_str(&self.scanned(&writer, n, &effects, uses)?);
+            out.push_str(&self.combined(&made, group.parts > 1 && !made.is_empty(), kept, uses)?);
+            out.push_str("block_sync();\n}\n");
+            return Ok(out);
+        }
         let range = Range { begin: "begin", end: "end", parts: group.parts };
         out.push_str(&shared::points(head, (self.k, n), THREADS, Some(&range), (&effects, &each), uses)?);
         out.push_str(&known);
@@ -169,6 +183,39 @@ const idx part = block / points, point = block % points;
         out.push_str(&self.combined(&made, ends, kept, uses)?);
         // The next stage reads what other threads of the block stored in this one.
         out.push_str("block_sync();\n}\n");
+        Ok(out)
+    }
+
+    /// The loop over a part's points of a stage of scans, which go on from what the parts before it add up to.
+    fn scanned(
+        &self,
+        writer: &BodyWriter<'_>,
+        n: usize,
+        effects: &LoopEffects<'_>,
+        uses: &mut Uses,
+    ) -> Result<String, GenError> {
+        let mut out = String::new();
+        for carry in self.carries.iter().filter(|c| c.stage == n) {
+            let w = Reduction::One(carry.acc).written(&self.k.accs)?;
+            let (ty, op, place, name) = (&w.ty, w.op, w.place, writer.name(carry.scan));
+            let _ = writeln!(
+                out,
+                "{ty} carry_{name} = {};
+for (idx s = rank; s < part; s += {THREADS}) carry_{name} = combine<{op}>(carry_{name}, ((const {ty} *)scratch{place})[(1 + s) * points + point]);
+carry_{name} = team_combine<{op}, {THREADS}>(carry_{name}, scratch);",
+                w.start
+            );
+        }
+        let active = BodyWriter { guard: Some("active"), ..*writer };
+        let (i, text) = (self.k.outer.len(), active.write(&self.k.stages[n].insts, effects, uses)?);
+        let _ = write!(
+            out,
+            "for (idx base = begin; base < end; base += {THREADS}) {{
+const bool active = base + rank < end;
+const idx i{i} = active ? base + rank : 0;
+{text}}}
+"
+        );
         Ok(out)
     }
 

@@ -1,5 +1,7 @@
 //! Scans over few long rows: each row is split into parts. A first kernel reduces every part; a second one scans it,
-//! starting from the combination of the parts before it in their order, so that results are the same from run to run.
+//! starting from the combination of the parts before it in their order, so that results are the same from run to run. Kernels with
+//! other stages get a stage before each of their scans that reduces its parts ([`with_totals`]), and are split like reductions
+//! (`reduce`).
 
 use std::fmt::Write;
 
@@ -138,6 +140,41 @@ const idx begin = part * chunk, end = imin<idx>({length}, begin + chunk);
         let blocks = (volume(&k.outer) * SymExpr::from_i64(self.0)).sym_min(&SymExpr::from_i64(MAX_BLOCKS));
         assemble(program, ENTRY, uses, Launch::flat(blocks, THREADS), body)
     }
+}
+
+/// A scan whose parts are reduced by a stage before it.
+pub(crate) struct Carry {
+    /// Its stage and its place there.
+    pub(crate) stage: usize,
+    pub(crate) scan: Val,
+    /// The accumulator of the reduction.
+    pub(crate) acc: usize,
+}
+
+/// The kernel with a stage before each stage of scans that reduces what these combine; `None` where a scan runs along several loops or
+/// depends on another.
+pub(crate) fn with_totals(k: &LoopKernel) -> Option<(LoopKernel, Vec<Carry>)> {
+    let mut all = LoopKernel { stages: Vec::with_capacity(k.stages.len()), ..k.clone() };
+    let mut carries = Vec::new();
+    for stage in &k.stages {
+        if scans(stage, PREFIX).next().is_some() {
+            if stage.inner.len() != 1 || !independent(stage) {
+                return None;
+            }
+            let mut totals = needed(stage);
+            let place = all.stages.len() + 1;
+            for (n, inst) in totals.insts.iter_mut().enumerate() {
+                let InstKind::Scan { op, value } = inst.kind else { continue };
+                let acc = all.accs.len();
+                all.accs.push(AccDecl { op, dtype: inst.dtype });
+                inst.kind = InstKind::Reduce { acc: AccId(acc as u32), value, position: None };
+                carries.push(Carry { stage: place, scan: Val(n as u32), acc });
+            }
+            all.stages.push(totals);
+        }
+        all.stages.push(stage.clone());
+    }
+    Some((all, carries))
 }
 
 /// Marks the values that `of` depends on, including itself.

@@ -202,6 +202,26 @@ fn windows() {
     c.check_twice(&emulator);
 }
 
+/// Scans of long rows between other stages of one kernel, as in sampling of words: blocks share the rows, and a scan goes on from what the
+/// parts before a block's add up to.
+#[test]
+fn scans_between_reductions() {
+    let Some(emulator) = emulator() else { return };
+    for (dtype, rows, length) in [(F32, 3, 30_011i64), (F64, 2, 20_000), (F32, 1, 9_000)] {
+        let mut c = Case::new("sampling");
+        let x = c.any(dtype, &[rows, length]);
+        let weights = c.call("aten._softmax.default", vec![x.into(), 1i64.into(), false.into()]);
+        let sums = c.call("aten.cumsum.default", vec![weights.into(), 1i64.into()]);
+        let before = c.call("aten.sub.Tensor", vec![sums.into(), weights.into()]);
+        let kept = c.call("aten.mul.Tensor", vec![weights.into(), before.into()]);
+        let all = c.call("aten.sum.dim_IntList", vec![kept.into(), ints(&[1]), true.into()]);
+        let again = c.call("aten.div.Tensor", vec![kept.into(), all.into()]);
+        let sums = c.shows("aten.cumsum.default", vec![again.into(), 1i64.into()]);
+        c.shows("aten.mean.dim", vec![sums.into(), ints(&[1])]);
+        c.check_candidates(&emulator, &["rows_"]);
+    }
+}
+
 /// Rows shorter than what a wave loads at once: several share a wave, where the waves are full of them.
 #[test]
 fn several_rows_in_a_wave() {
