@@ -1,5 +1,6 @@
-//! Products of `bf16` by tiles whose operands both change from call to call (training, products of two activations): B is packed in each call, by all
-//! threads, and the result is stored in `f32`. Also the packing of pairs, which attention has in common.
+//! Products of `bf16` whose operands both change from call to call (training, products of two activations), by tiles or by `vdpbf16ps` where it has the
+//! rate of `f32`'s multiplications: B is packed in each call, by all threads, and the result is stored in `f32`. Also the packing of pairs,
+//! which attention has in common.
 
 use std::ops::Range;
 
@@ -12,7 +13,7 @@ use super::{Narrow, NarrowWeights, Unit};
 use crate::micro::pack::pack_panel;
 use crate::micro::scratch::AlignedBuf;
 use crate::micro::transpose::Source;
-use crate::micro::{BatchDim, EpilogueBlock, Hook, scratch, team};
+use crate::micro::{BatchDim, EpilogueBlock, Hook, Isa, scratch, team};
 
 /// Most bytes of packed B at once (unless one block of columns has more).
 const PACKED: usize = 8 << 20;
@@ -107,11 +108,21 @@ impl Bf16Product<'_> {
     /// # Safety
     /// Operands must be readable and the result writable at their sizes and strides, from any thread.
     pub unsafe fn run(&self) -> bool {
+        let unit =
+            Unit::of(Narrow::Bf16, Isa::best()).filter(|unit| matches!(unit, Unit::Tiles | Unit::Bf16));
+        // SAFETY: the caller's promise.
+        unit.is_some_and(|unit| unsafe { self.run_by(unit) })
+    }
+
+    /// The same by instructions that the processor has; in tests, those of tiles may be computed otherwise.
+    ///
+    /// # Safety
+    /// As [`run`](Self::run).
+    pub(in crate::micro) unsafe fn run_by(&self, unit: Unit) -> bool {
         let entries: usize = self.batch.iter().map(|d| d.size).product();
         let even = self.b.1[1] == 1 || self.batch.iter().all(|d| d.b_stride % 2 == 0);
         let fits = even && self.columns_of(0).fit() && self.a.1.contains(&1);
-        let tiles = cfg!(test) || super::has_tiles();
-        if !fits || !tiles {
+        if !fits {
             return false;
         }
         if entries * self.m * self.n == 0 {
@@ -129,7 +140,7 @@ impl Bf16Product<'_> {
                 let columns = column..(column + columns).min(self.n);
                 let entries = if shared { 0..entries } else { own.clone() };
                 // SAFETY: the caller's promise.
-                unsafe { self.part(entries, own.clone(), columns) };
+                unsafe { self.part(unit, entries, own.clone(), columns) };
             }
         }
         true
@@ -142,13 +153,13 @@ impl Bf16Product<'_> {
     }
 
     /// Some entries by some columns, with the matrices B of `packed`.
-    unsafe fn part(&self, entries: Range<usize>, packed: Range<usize>, columns: Range<usize>) {
+    unsafe fn part(&self, unit: Unit, entries: Range<usize>, packed: Range<usize>, columns: Range<usize>) {
         let sizes = [packed.len(), self.k, columns.len()];
         scratch::with(NarrowWeights::words_of(sizes), |buf| {
             // SAFETY: the memory is ours for as long as the weights.
             let b = unsafe {
                 let buf = AlignedBuf::lent(buf, NarrowWeights::words_of(sizes));
-                NarrowWeights::in_buffer((Narrow::Bf16, Unit::Tiles, Form::Panels), sizes, buf)
+                NarrowWeights::in_buffer((Narrow::Bf16, unit, Form::Panels), sizes, buf)
             };
             let blocks = columns.len().div_ceil(WIDE);
             team::par_for_work(packed.len() * blocks, packed.len() * self.k * columns.len(), &|i| {

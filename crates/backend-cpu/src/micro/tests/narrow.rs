@@ -259,9 +259,23 @@ fn what_lies_behind_rows_is_not_multiplied() {
     }
 }
 
-/// A product whose operands both change, with contiguous rows (true) or columns of each.
+/// A product whose operands both change, with contiguous rows (true) or columns of each, by every unit that there is.
 #[cfg(target_arch = "x86_64")]
-fn changing([entries, m, n, k]: [usize; 4], [a_rows, b_rows]: [bool; 2], shared: bool) {
+fn changing(sizes: [usize; 4], rows: [bool; 2], shared: bool) {
+    use crate::micro::narrow::Unit;
+    changing_by(Unit::Tiles, sizes, rows, shared);
+    if is_x86_feature_detected!("avx512bf16") {
+        changing_by(Unit::Bf16, sizes, rows, shared);
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn changing_by(
+    unit: crate::micro::narrow::Unit,
+    [entries, m, n, k]: [usize; 4],
+    [a_rows, b_rows]: [bool; 2],
+    shared: bool,
+) {
     use crate::micro::narrow::Bf16Product;
     let float = |i: usize, salt: usize| bf16::from_f32((f32::from(at(i, salt)) - 128.0) / 64.0);
     let a: Vec<bf16> = (0..entries * m * k).map(|i| float(i, 1)).collect();
@@ -283,7 +297,7 @@ fn changing([entries, m, n, k]: [usize; 4], [a_rows, b_rows]: [bool; 2], shared:
     };
     let words = b_strides[1] == 1 || k.is_multiple_of(2) && b.as_ptr().addr().is_multiple_of(4);
     // SAFETY: the buffers are as large as the sizes say.
-    assert_eq!(unsafe { call.run() }, words, "{entries} {m} {n} {k} {a_rows} {b_rows}");
+    assert_eq!(unsafe { call.run_by(unit) }, words, "{entries} {m} {n} {k} {a_rows} {b_rows} {unit:?}");
     if !words {
         return;
     }
@@ -296,14 +310,14 @@ fn changing([entries, m, n, k]: [usize; 4], [a_rows, b_rows]: [bool; 2], shared:
         };
         let (wanted, size) = (0..k).map(term).fold((0.0, 0.0), |(s, m): (f64, f64), x| (s + x, m + x.abs()));
         let close = (f64::from(got) - wanted).abs() <= 1e-5 * size + 1e-6;
-        assert!(close, "{entries} {m} {n} {k} {a_rows} {b_rows} {shared}: {got} {wanted} at {i}");
+        assert!(close, "{entries} {m} {n} {k} {a_rows} {b_rows} {shared} {unit:?}: {got} {wanted} at {i}");
     }
 }
 
 /// On processors without tiles the instructions are computed in plain Rust.
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn products_of_changing_bf16_are_those_of_tiles() {
+fn products_of_changing_bf16() {
     for layout in [[true, true], [true, false], [false, true], [false, false]] {
         for sizes in
             [[1, 33, 70, 66], [3, 17, 20, 130], [2, 5, 96, 31], [1, 1, 1, 1], [2, 3, 4, 0], [1, 300, 8, 6]]
