@@ -203,9 +203,8 @@ impl<D: Driver> Search<'_, D> {
         let (hopeful, hopeless) = with_hope(tried);
         let runs = hopeful.into_iter().map(|n| Runs { candidate: n, seconds: Vec::new() }).collect();
         let memory = (&buffers, &scratch[..], flush.as_ref());
-        let mut times = unless_lost(step, "", self.in_rounds(step, runs, memory))?.unwrap_or_default();
-        times.extend(hopeless);
-        Ok(times)
+        let timed = unless_lost(step, "", self.in_rounds(step, runs, memory))?;
+        Ok(timed.map(|times| times.into_iter().chain(hopeless).collect()).unwrap_or_default())
     }
 
     /// The times of candidates that run, and their numbers, fastest first.

@@ -52,7 +52,7 @@ pub use error::OpError;
 pub use legality::prim_legality;
 pub use lower::{LoopCx, Lower, LowerCall, ScatterSpec, TemplateSpec};
 pub use op::{Autocast, CastPolicy, DecomposeFn, Grad, GradCall, Kind, MetaFn, OpDef, Outs, Reference};
-pub use ops::LONGEST_ATTENTION;
+pub use ops::{LONGEST_ATTENTION, has_long_rows};
 pub use reference::{RefArg, RefCall, RefOut};
 pub use requirements::{MetaCx, Requirement};
 pub use samples::{Sample, Samples};

@@ -10,8 +10,8 @@
 //! with 16-bit floats widened for the softmax and narrowed after it, on three or four dimensions. A mask may be added to the
 //! scores with their first dimension split in two, for each part of the second alone (shifted windows of an image): the parts
 //! then are heads. The decomposed form stays
-//! where other nodes read the weights or scores, where the weights have dropout, and where rows are long ([`prims::LONGEST_ATTENTION`]). Rows in which a mask of minus infinity
-//! excludes every key are zero in the prim and `NaN` in the decomposed form, as with PyTorch's own rewriting.
+//! where other nodes read the weights or scores, where the weights have dropout, and where rows are long
+//! ([`prims::LONGEST_ATTENTION`]). Rows in which a mask of minus infinity excludes every key are zero in the prim and `NaN` in the decomposed form, as with PyTorch's own rewriting.
 
 use fx_ir::{Arg, Graph, ValueId};
 use ir_core::{DType, Scalar, Shape, SymExpr};
@@ -251,11 +251,7 @@ fn parts(graph: &Graph, site: &Site<'_>) -> Option<Parts> {
     let call = def_of(graph, product, "prims.matmul").filter(|_| site.reads(product) <= reads)?;
     let (q, kt) = (call.value("a").ok()?, call.value("b").ok()?);
     // Of long rows the decomposed form is the better one.
-    let is_long = |v: ValueId| {
-        let row = sizes(graph, v).and_then(|s| s.last()).and_then(SymExpr::as_const);
-        row.is_some_and(|n| n > prims::LONGEST_ATTENTION)
-    };
-    if is_long(q) || is_long(v) {
+    if prims::has_long_rows([sizes(graph, q)?, sizes(graph, v)?], prims::LONGEST_ATTENTION) {
         return None;
     }
     let dtypes = [q, kt, v].map(|v| graph.meta(v).map(|m| m.dtype));

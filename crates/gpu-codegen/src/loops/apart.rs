@@ -22,7 +22,7 @@ pub(crate) fn apart(program: &Program, k: &LoopKernel, target: &Target) -> Optio
     let outer = hint(program, &volume(&k.outer));
     let points = outer.saturating_mul(hint(program, &volume(&last.inner)));
     let few = outer < i64::from(target.multiprocessors);
-    let scans = before.iter().flat_map(|s| &s.insts).any(|i| matches!(i.kind, InstKind::Scan { .. }));
+    let scans = super::has_scans(before);
     let little = !before.is_empty() && before.iter().all(|s| hint(program, &volume(&s.inner)) <= SHORT);
     let across = little && along_outer(program, k);
     let suits = across || (few && (scans || little));

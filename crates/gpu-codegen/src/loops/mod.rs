@@ -80,7 +80,7 @@ pub(crate) fn variants(program: &Program, k: &LoopKernel, target: &Target) -> Re
     let parts = parted(program, k);
     let k = parts.as_ref().unwrap_or(k);
     let mut candidates = Vec::new();
-    let scans = k.stages.iter().flat_map(|s| &s.insts).any(|i| matches!(i.kind, InstKind::Scan { .. }));
+    let scans = has_scans(&k.stages);
     let mut shared = reduce::split(program, k, target)?;
     if scans {
         candidates.extend(shared.take());
@@ -145,7 +145,7 @@ fn team(program: &Program, k: &LoopKernel, target: &Target) -> Option<u32> {
     // that end at different times keep the memory busy.
     let passes = k.stages.iter().filter(|s| !s.inner.is_empty()).count();
     let most = if passes > 1 { 1024 } else { 512 };
-    let scans = k.stages.iter().flat_map(|s| &s.insts).any(|i| matches!(i.kind, InstKind::Scan { .. }));
+    let scans = has_scans(&k.stages);
     let filling = if scans { most } else { FULL * i64::from(target.multiprocessors) / outer.max(1) };
     let wanted = filling.min(longest / EACH_OF_FEW).max(longest / EACH).clamp(64, most) as u32;
     Some(wanted.next_power_of_two().min(1024))
@@ -155,7 +155,7 @@ fn team(program: &Program, k: &LoopKernel, target: &Target) -> Option<u32> {
 /// normalised: as many as divide the vectors, of the widest kind, or nearly so ([`BUSY`]). `None` where some access is no vector, or where
 /// waves would not be full of whole teams.
 fn part_of_wave(program: &Program, k: &LoopKernel, wave: u32) -> Option<u32> {
-    let scans = k.stages.iter().flat_map(|s| &s.insts).any(|i| matches!(i.kind, InstKind::Scan { .. }));
+    let scans = has_scans(&k.stages);
     let points = volume(&k.outer);
     if scans || hint(program, &points) < MANY {
         return None;
@@ -294,6 +294,11 @@ impl LoopEffects<'_> {
     fn decl(&self, acc: AccId) -> Result<&AccDecl, GenError> {
         self.accs.get(acc.0 as usize).ok_or_else(|| GenError::Malformed(format!("no accumulator {}", acc.0)))
     }
+}
+
+/// Whether some of these stages scan.
+pub(crate) fn has_scans(stages: &[Stage]) -> bool {
+    stages.iter().flat_map(|s| &s.insts).any(|i| matches!(i.kind, InstKind::Scan { .. }))
 }
 
 /// The scans of a stage: variable, dtype, operator.

@@ -9,7 +9,7 @@ use std::fmt::Write;
 
 use ir_core::SymExpr;
 use kernel_ir::collapse::collapsed;
-use kernel_ir::{InstKind, LoopKernel, Program};
+use kernel_ir::{LoopKernel, Program};
 
 use crate::loops::accumulate::{Group, Reduction, groups, kept, made, read_back, reduced_once, scratch};
 use crate::loops::columns::Columns;
@@ -35,7 +35,7 @@ const ENOUGH_POINTS: i64 = 1024;
 pub(crate) fn split(program: &Program, k: &LoopKernel, target: &Target) -> Result<Option<Variant>, GenError> {
     let longest = k.stages.iter().map(|s| hint(program, &volume(&s.inner))).max().unwrap_or(1);
     let outer = hint(program, &volume(&k.outer)).max(1);
-    let scans = k.stages.iter().flat_map(|s| &s.insts).any(|i| matches!(i.kind, InstKind::Scan { .. }));
+    let scans = super::has_scans(&k.stages);
     // Short loops, such as windows, are left to one thread.
     if k.accs.is_empty() || longest <= SHORT || !reduced_once(k) {
         return Ok(None);

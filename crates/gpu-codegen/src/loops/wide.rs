@@ -61,7 +61,7 @@ enum Kind {
 impl<'a> Wide<'a> {
     pub(crate) fn of(program: &'a Program, k: &'a LoopKernel) -> Option<Wide<'a>> {
         let longest = k.stages.iter().map(|s| hint(program, &volume(&s.inner))).max()?;
-        let scans = k.stages.iter().flat_map(|s| &s.insts).any(|i| matches!(i.kind, InstKind::Scan { .. }));
+        let scans = super::has_scans(&k.stages);
         let last = k.outer.iter().rposition(|e| *e != SymExpr::ONE)?;
         if longest > SHORT || scans {
             return None;

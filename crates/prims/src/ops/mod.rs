@@ -41,7 +41,7 @@ mod shapes;
 mod shardings;
 mod signals;
 
-pub use networks::attention::LONGEST_ATTENTION;
+pub use networks::attention::{LONGEST_ATTENTION, has_long_rows};
 pub use primitive::fourier::run_fourier;
 pub use primitive::linalg_run::{LinalgRunError, run_linalg};
 pub(crate) use primitive::reduce::reduced_dims;

@@ -420,6 +420,20 @@ fn gradients_of_attention_with_long_rows() {
     });
     let gradients = grad(&graph, &[0, 1, 2]).unwrap();
     assert!(!gradients.to_string().contains("attention_backward"));
+    let found = run(&gradients, &inputs);
+    for (n, found) in found.iter().enumerate() {
+        // The derivative along a direction of one operand.
+        let along = direction("direction", &inputs[n], false);
+        let at = |h: f64| {
+            let mut all = inputs.to_vec();
+            all[n] = moved(&inputs[n], &along, h);
+            run(&graph, &all)[0].iter_f64().next().unwrap()
+        };
+        let expected = (at(STEP) - at(-STEP)) / (2.0 * STEP);
+        let got: f64 = found.iter_f64().zip(along.iter_f64()).map(|(g, d)| g * d).sum();
+        assert!(expected.abs() > 1e-3, "operand {n} matters");
+        assert!((got - expected).abs() <= 1e-6 + 1e-5 * expected.abs(), "operand {n}: {got}, {expected}");
+    }
     smooth(&graph, &inputs);
 }
 

@@ -2,10 +2,11 @@
 //! added mask or of the backward itself is wanted. No entries.
 
 use fx_ir::{Arg, ValueId};
-use ir_core::{DType, Shape, SymExpr};
+use ir_core::{DType, SymExpr};
 use kernel_ir::{Dropout, ReduceOp, ScalarOp};
 
 use crate::ops::gradients::scalar::Grads;
+use crate::ops::networks::attention::has_long_rows;
 use crate::ops::reductions::reduction::sum_to_exact;
 use crate::{Builder, Call, GradCall, OpError, Outs};
 
@@ -57,8 +58,7 @@ pub(in crate::ops) fn gradients(b: &mut Builder<'_>, args: Vec<Arg>) -> Result<O
     let op = crate::lookup(target).ok_or_else(|| OpError::Unknown(target.into()))?;
     let c = Call { op, args: &args };
     let (q, v) = (b.sizes(c.value("q")?)?, b.sizes(c.value("v")?)?);
-    let is_long = |sizes: &Shape| sizes.last().and_then(SymExpr::as_const).is_some_and(|n| n > LONGEST);
-    if !is_long(&q) && !is_long(&v) {
+    if !has_long_rows([&q, &v], LONGEST) {
         return b.call(target, args);
     }
     let s = Scores::of(b, &c, c.value("grad")?, c.value("sums")?, c.value("deltas")?)?;

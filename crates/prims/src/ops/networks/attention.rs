@@ -37,9 +37,10 @@ fn to_rank_4(b: &mut Builder<'_>, v: ValueId) -> Result<ValueId, OpError> {
 /// have a row for each, as long as the image has pixels.
 pub const LONGEST_ATTENTION: i64 = 512;
 
-/// Whether rows of these sizes are longer than that.
-fn is_long(sizes: &Shape) -> bool {
-    sizes.last().and_then(SymExpr::as_const).is_some_and(|n| n > LONGEST_ATTENTION)
+/// Whether the rows of one of these operands are known to be longer than that.
+pub fn has_long_rows(operands: [&[SymExpr]; 2], longest: i64) -> bool {
+    let is_long = |s: &[SymExpr]| s.last().and_then(SymExpr::as_const).is_some_and(|n| n > longest);
+    operands.into_iter().any(is_long)
 }
 
 /// The result of a call of the entry, and the logarithms of its sums `[…, l]`, which there are none of where all weights are dropped, rows
@@ -71,7 +72,7 @@ pub(in crate::ops) fn attention(
     if !(0.0..=1.0).contains(&p) {
         return Err(c.bad_arg("dropout_p", format!("must be in [0, 1], not {p}")));
     }
-    let long = is_long(&wide_q) || is_long(&wide_v);
+    let long = has_long_rows([&wide_q, &wide_v], LONGEST_ATTENTION);
     if p == 1.0 || p > 0.0 && b.cx().whole_scores || long {
         return Ok((through_scores(b, c, [(q, &wide_q), (k, &wide_k), (v, &wide_v)], scale)?, None));
     }
