@@ -13,7 +13,7 @@ from typing import Any, Callable
 import torch
 from torch.fx import GraphModule, Node
 
-from . import _native, host_constants, host_inputs, runner, segments
+from . import _native, groups, host_constants, host_inputs, runner, segments
 from .graph import mutated_inputs
 from .options import Options
 from .plain import FallbackWarning
@@ -31,8 +31,11 @@ def compiled(gm: GraphModule, options: Options, constants: set[str]) -> tuple[ru
     host_constants.fold(gm)
     host_inputs.move_first(gm)
     try:
-        if ordered := segments.ordered(gm, options):
+        if ordered := segments.ordered(gm, options, whole=True):
             raise _native.Unsupported(ordered[0][2], ordered)
+        if found := groups.in_graph(gm):
+            # Communicators are this process's: nothing of it is kept for another one.
+            return None, groups.while_there(found, runner.recipe(gm, options, constants).function(found))
         recipe = runner.recipe(gm, options, constants)
         return recipe, recipe.function()
     except _native.Unsupported as e:
@@ -49,15 +52,17 @@ def compiled(gm: GraphModule, options: Options, constants: set[str]) -> tuple[ru
 
 def split(gm: GraphModule, options: Options, refused: list[tuple[str, str, str]], constants: set[str]) -> Callable[[list], list]:
     """Compiles what is supported of a graph and lets torch run the rest."""
-    reasons = {name: (target, why) for name, target, why in refused}
+    # What other devices compute is no less supported.
+    reasons = {name: (target, why) for name, target, why in refused if why != runner.OTHER_DEVICE}
     constants = constants - {node.name for node in mutated_inputs(gm)}
     gm, copies = without_copies(gm)
     # What is refused for other reasons than its operators cannot be split off.
-    named = any(node.name in reasons for node in gm.graph.nodes if node.op == "call_function")
+    names = {name for name, _, _ in refused}
+    named = any(node.name in names for node in gm.graph.nodes if node.op == "call_function")
     parts = partitioned(gm, set(reasons), options) if named else gm
     note(parts, reasons)
     for name, module in list(parts.named_children()):
-        if name.startswith("fused_"):
+        if name.startswith(PARTS):
             setattr(parts, name, Part(part_of(module, options, constants), module))
     parts.recompile()
 
@@ -76,21 +81,44 @@ def split(gm: GraphModule, options: Options, refused: list[tuple[str, str, str]]
 
 
 def partitioned(gm: GraphModule, bad: set[str], options: Options) -> GraphModule:
-    """The graph with what is supported in modules of its own; as it is where it cannot be split."""
+    """The graph with what is supported in modules of its own, each on one device; as it is where it cannot be split."""
     if segments.ordered(gm, options):
         return segments.segmented(gm, lambda node: node.name not in bad and supported(node))
+    devices = {node: runner.devices_used(node) for node in gm.graph.nodes}
+    # The host computes a little for another device, which is not worth a part.
+    apart = sorted(set().union(*devices.values()) - {"cpu"}) or ["cpu"]
+    try:
+        for number, device in enumerate(apart):
+            on_it = {node.name for node, used in devices.items() if used <= {device}}
+            gm = fused(gm, on_it - bad, f"part_{number}")
+        return gm
+    except (AssertionError, RuntimeError) as e:
+        log.warning("a graph cannot be split and is run by torch: %s", e)
+        return gm
+
+
+def fused(gm: GraphModule, wanted: set[str], prefix: str) -> GraphModule:
+    """The graph with the supported ones of these nodes in modules ``PREFIX_N``."""
     from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
     from torch.fx.passes.operator_support import OperatorSupportBase
 
     class Support(OperatorSupportBase):
         def is_node_supported(self, submodules: Any, node: Node) -> bool:
-            return node.name not in bad and supported(node)
+            return node.name in wanted and supported(node)
 
-    try:
-        return CapabilityBasedPartitioner(gm, Support(), allows_single_node_partition=False).partition_and_fuse()
-    except (AssertionError, RuntimeError) as e:
-        log.warning("a graph cannot be split and is run by torch: %s", e)
-        return gm
+    gm = CapabilityBasedPartitioner(gm, Support(), allows_single_node_partition=False).partition_and_fuse()
+    for node in gm.graph.find_nodes(op="call_module"):
+        if str(node.target).startswith("fused_"):
+            name = str(node.target).replace("fused", prefix, 1)
+            gm.add_module(name, gm.get_submodule(node.target))
+            gm.delete_submodule(node.target)
+            node.target = name
+    gm.recompile()
+    return gm
+
+
+PARTS = ("part_", segments.PART)
+"""What the names of modules begin with that are compiled."""
 
 
 class Part(torch.nn.Module):

@@ -23,7 +23,8 @@ class Options:
     """Settings of one compilation."""
 
     backend: str | None = None
-    """Name of a backend or path of a plugin library; ``None`` follows the device of the tensors."""
+    """Name of a backend (``cuda``, or ``cuda:1`` for its device of this number) or path of a plugin library; ``None`` follows the device
+    of the tensors."""
     mode: str = "default"
     fallback: str = "torch"
     """What becomes of operators that are not supported: run by ``torch``, or an ``error``."""
@@ -37,12 +38,13 @@ class Options:
     """Options of the backend, as text."""
 
     def backend_of(self, device: str) -> str:
-        """The backend for tensors of this device type."""
-        return self.backend or device
+        """The backend for tensors of this device (``cuda``, ``cuda:1``)."""
+        kind, _, number = device.partition(":")
+        return f"{self.backend}:{number}" if self.backend == kind and number else self.backend or device
 
     def mode_of(self, backend: str) -> str:
         """The mode, or ``default`` where the backend has no such mode."""
-        known = backends().get(backend)
+        known = backends().get(without_number(backend))
         return self.mode if known is None or self.mode in known["modes"] else "default"
 
     def key(self) -> str:
@@ -54,6 +56,12 @@ class Options:
 def backends() -> dict[str, dict[str, Any]]:
     """The backends by name."""
     return {b["name"]: b for b in json.loads(_native.list_backends())}
+
+
+def without_number(backend: str) -> str:
+    """A backend's name without the number of its device."""
+    name, _, number = backend.rpartition(":")
+    return name if name and number.isdigit() else backend
 
 
 def near(name: str, known: list[str]) -> str:
@@ -98,20 +106,20 @@ def checked_backend(backend: Any) -> str:
     known = backends()
     if "/" in backend or "\\" in backend:
         return backend
-    if backend not in known:
-        raise ValueError(
-            f"ferroflux: there is no backend `{backend}`: one of {', '.join(known)}{near(backend, list(known))}"
-        )
-    why = known[backend]["unavailable_because"]
+    name = without_number(backend)
+    if name not in known:
+        raise ValueError(f"ferroflux: there is no backend `{name}`: one of {', '.join(known)}{near(name, list(known))}")
+    why = known[name]["unavailable_because"]
     if why:
-        raise ValueError(f"ferroflux: the backend `{backend}` cannot run here: {why}")
+        raise ValueError(f"ferroflux: the backend `{name}` cannot run here: {why}")
     return backend
 
 
 def backend_options(given: dict[str, Any], backend: str | None) -> tuple[tuple[str, str], ...]:
     known = backends()
-    own = {o["name"] for b in known.values() if backend in (None, b["name"]) for o in b["options"]}
-    if backend is not None and backend not in known:
+    name = backend and without_number(backend)
+    own = {o["name"] for b in known.values() if name in (None, b["name"]) for o in b["options"]}
+    if name is not None and name not in known:
         own = set(given)
     for name in given:
         if name not in own:

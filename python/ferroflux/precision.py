@@ -11,6 +11,8 @@ from typing import Callable
 import torch
 from torch.fx import GraphModule
 
+from .options import without_number
+
 OPTION = "tf32"
 # What names of operators that multiply have in them, after AOTAutograd.
 MULTIPLIES = ("conv", "mm", "mv", "dot", "matmul", "linear", "einsum", "attention", "lstm", "gru", "rnn")
@@ -35,7 +37,7 @@ def wanted() -> str:
 
 def is_followed(gm: GraphModule, backend: str, settings: list[tuple[str, str]]) -> bool:
     """Whether a graph is compiled by torch's flags: it multiplies float32 numbers on CUDA, and the user said nothing."""
-    if backend != "cuda" or any(name == OPTION for name, _ in settings):
+    if without_number(backend) != "cuda" or any(name == OPTION for name, _ in settings):
         return False
     modules = [module for module in gm.modules() if isinstance(module, GraphModule)]
     nodes = [node for module in modules for node in module.graph.nodes if node.op == "call_function"]

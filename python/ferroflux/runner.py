@@ -6,7 +6,8 @@ do in eager PyTorch, and nothing is copied for them. Sizes that are results are 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from typing import Any, Callable
 
 import torch
@@ -15,7 +16,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from . import _native, host_inputs, precision
 from .graph import Text
-from .options import Options
+from .groups import Group
+from .options import Options, without_number
 from .plain import Plain
 from .sizes import Refused
 
@@ -217,18 +219,24 @@ class Recipe:
     plain: Plain | None = None
     """The graph as torch runs it where the code refuses a call; ``None`` where that is an error."""
 
-    def function(self) -> Callable[[list], list]:
-        """Compiles the graph; the result takes a list of arguments, which it empties, and returns a list.
+    def function(self, groups: list[Group] = []) -> Callable[[list], list]:
+        """Compiles the graph, whose exchanges are on these groups; the result takes a list of arguments, which it empties, and returns a
+        list.
 
         Raises ``Unsupported`` with the nodes that cannot be compiled.
         """
-        otherwise = None if self.plain is None else self.plain.otherwise(self.constants)
+        plain = self.plain
+        if plain is not None and groups:
+            # A call that failed may have exchanged: it is not made again.
+            plain = replace(plain, mutates=True)
+        otherwise = None if plain is None else plain.otherwise(self.constants)
         if not self.follows_flags:
-            return self._compiled(self.settings, otherwise)
-        return precision.following(lambda tf32: self._compiled([*self.settings, (precision.OPTION, tf32)], otherwise))
+            return self._compiled(self.settings, otherwise, groups)
+        return precision.following(lambda tf32: self._compiled([*self.settings, (precision.OPTION, tf32)], otherwise, groups))
 
-    def _compiled(self, settings: list[tuple[str, str]], otherwise: Callable | None) -> Callable[[list], list]:
-        code = _native.Callable(self.source, self.places, self.backend, self.mode, settings, _seed, self.cache)
+    def _compiled(self, settings: list, otherwise: Callable | None, groups: list[Group]) -> Callable[[list], list]:
+        ranks = [(g.name, g.native, g.backend.rank(), g.backend.size()) for g in groups]
+        code = _native.Callable(self.source, self.places, self.backend, self.mode, settings, _seed, self.cache, ranks)
         # The convention of AOTAutograd: the callee empties the list of arguments.
         code._boxed_call = True
         for listener in LISTENERS:
@@ -267,7 +275,7 @@ def recipe(gm: GraphModule, options: Options, constants: set[str]) -> Recipe:
     source = text.convert(results.returned)
     backend = options.backend_of(device_of(gm))
     settings = list(options.more)
-    if backend == "cpu" and all(name != "threads" for name, _ in settings):
+    if without_number(backend) == "cpu" and all(name != "threads" for name, _ in settings):
         settings.append(("threads", str(torch.get_num_threads())))
     places = text.places + [f"constant:{n.name}" for n in text.names if n.op == "get_attr"]
     body = _body(gm, text, results)
@@ -337,18 +345,24 @@ def _pageable(t: torch.Tensor) -> torch.Tensor:
     return t.clone() if t.is_pinned() else t
 
 
+OTHER_DEVICE = "it is not on the device of most of the graph"
+"""Why nodes are refused that another device computes."""
+
+
+def name_of(device: torch.device) -> str:
+    """A device as backends are named: the first of its type by the type alone."""
+    return f"{device.type}:{device.index}" if device.type != "cpu" and device.index else device.type
+
+
 def devices_at(node: Node) -> set[str]:
-    """The types of the devices of a node's tensors; numbers of the host may stand among tensors of a device. Raises
-    ``Unsupported`` for another device than the first of its type."""
+    """The devices of a node's tensors; numbers of the host may stand among tensors of a device."""
     value = node.meta.get("val")
     tensors = [t for t in (value if isinstance(value, (list, tuple)) else (value,)) if isinstance(t, torch.Tensor)]
-    if other := next((t.device for t in tensors if t.device.index), None):
-        raise _native.Unsupported(f"the graph has tensors on {other}, and graphs are compiled for the first device", [])
-    return {t.device.type for t in tensors if t.device.type != "cpu" or t.dim() > 0}
+    return {name_of(t.device) for t in tensors if t.device.type != "cpu" or t.dim() > 0}
 
 
 def devices_used(node: Node) -> set[str]:
-    """The types of the devices of a node's tensors and of those that it reads. Arguments of the host that are only moved may lie there:
+    """The devices of a node's tensors and of those that it reads. Arguments of the host that are only moved may lie there:
     each call moves them."""
     if host_inputs.is_only_moved(node):
         return set()
@@ -357,13 +371,15 @@ def devices_used(node: Node) -> set[str]:
 
 
 def device_of(gm: GraphModule) -> str:
-    """The device type of a graph's tensors. Raises ``Unsupported`` with the nodes of the host where there are several."""
+    """The device of a graph's tensors: where there are several besides the host, the one of most nodes. Raises ``Unsupported`` with the
+    nodes of the others."""
     used = {node: devices_used(node) for node in gm.graph.nodes}
-    found = set().union(*used.values())
-    home = next((kind for kind in sorted(found) if kind != "cpu"), "cpu")
-    if len(found) > 1:
-        reason = f"the graph has tensors on {' and '.join(sorted(found))}"
+    counts = Counter(kind for kinds in used.values() for kind in kinds)
+    apart = [kind for kind in counts if kind != "cpu"]
+    home = min(apart, key=lambda kind: (-counts[kind], kind), default="cpu")
+    if len(counts) > 1:
         nodes = [n for n, kinds in used.items() if n.op == "call_function" and kinds - {home}]
         if nodes:
-            raise _native.Unsupported(reason, [(n.name, str(n.target), reason) for n in nodes])
+            reason = f"the graph has tensors on {' and '.join(sorted(counts))}"
+            raise _native.Unsupported(reason, [(n.name, str(n.target), OTHER_DEVICE) for n in nodes])
     return home

@@ -1,6 +1,6 @@
 """Graphs with operators that torch has to run in the order of the program, split at these.
 
-Exchanges with other processes are run by torch on its process groups. Processes wait for each other there, so every process
+Exchanges with other processes that compiled code does not make (``groups``) are run by torch on its process groups. Processes wait for each other there, so every process
 has to start its exchanges in the order of the captured program, whatever its other operators are. Random numbers of torch's
 own generator, where they are wanted, are drawn in that order too. Such a graph is therefore cut into segments in its own
 order, and only a wait is moved: to the first reader of what it waits for, so that the exchange runs meanwhile.
@@ -15,6 +15,7 @@ from typing import Any, Callable
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from . import groups
 from .options import Options
 
 EXCHANGED = "exchanges are torch's, on its process groups"
@@ -25,18 +26,26 @@ EXCHANGES = {"_c10d_functional", "_c10d_functional_autograd", "c10d_functional",
 WAITS = {"_c10d_functional.wait_tensor.default", "c10d_functional.wait_tensor.default"}
 
 
+PART = "segment_"
+"""What the names of segments begin with."""
+
+
 def is_exchange(node: Node) -> bool:
     """Whether a node exchanges data with other processes, or waits for that."""
     return isinstance(node.target, torch._ops.OpOverload) and node.target.namespace in EXCHANGES
 
 
-def ordered(gm: GraphModule, options: Options) -> list[tuple[str, str, str]]:
-    """The nodes that torch runs in the order of the program, as nodes that are refused: name, operator and reason."""
+def ordered(gm: GraphModule, options: Options, whole: bool = False) -> list[tuple[str, str, str]]:
+    """The nodes that torch runs in the order of the program, as nodes that are refused: name, operator and reason. Of a graph that is
+    compiled as a ``whole`` compiled code makes the exchanges, where it can make all of them."""
     found = []
+    exchanges = [node for node in gm.graph.nodes if node.op == "call_function" and is_exchange(node)]
+    taken = whole and groups.of(exchanges) is not None
     for node in gm.graph.nodes:
         if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
             if is_exchange(node):
-                found.append((node.name, str(node.target), EXCHANGED))
+                if not taken:
+                    found.append((node.name, str(node.target), EXCHANGED))
             elif options.random == "torch" and torch.Tag.nondeterministic_seeded in node.target.tags:
                 found.append((node.name, str(node.target), DRAWN))
     return found
@@ -68,7 +77,7 @@ def in_order(gm: GraphModule) -> list[Node]:
 
 
 def segmented(gm: GraphModule, is_supported: Callable[[Node], bool]) -> GraphModule:
-    """The graph with each run of supported nodes as a module ``fused_N``, between the nodes that torch runs."""
+    """The graph with each run of supported nodes as a module ``segment_N``, between the nodes that torch runs."""
     new, mapping, modules = Graph(), {}, {}
     nodes = in_order(gm)
     place = {node: n for n, node in enumerate(nodes)}
@@ -80,7 +89,7 @@ def segmented(gm: GraphModule, is_supported: Callable[[Node], bool]) -> GraphMod
         run = nodes[at:end]
         results = [n for n in run if any(place[user] >= end for user in n.users)]
         if results and any(map(_has_work, run)):
-            name, given = f"fused_{len(modules)}", _given(run)
+            name, given = f"{PART}{len(modules)}", _given(run)
             modules[name] = _module(gm, run, given, results)
             call = new.call_module(name, tuple(mapping[n] for n in given))
             _take(new, call, results, mapping)

@@ -429,3 +429,103 @@ def test_results_outlive_their_program(compiled):
     torch._dynamo.reset()
     gc.collect()
     assert float(y.sum()) == 2000
+
+
+several = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="torch sees one CUDA device")
+
+
+@several
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_a_model_on_the_second_device(compiled, mode):
+    torch.manual_seed(0)
+    model = NETS["attention"][0]().to("cuda:1")
+    ours = compiled(copy.deepcopy(model), mode=mode)
+    for n in range(4):
+        x = torch.randn(2, 16, 32, device="cuda:1", requires_grad=True)
+        y = x.detach().clone().requires_grad_()
+        a, b = ours(x), model(y)
+        a.square().sum().backward()
+        b.square().sum().backward()
+        same(a.detach(), b.detach())
+        same(x.grad, y.grad)
+        assert torch.cuda.current_device() == 0, "the caller's device is as it was"
+    same(compiled(lambda x: x * 2)(randn(8)).shape, torch.Size([8]))
+
+
+@several
+def test_a_graph_on_two_devices():
+    torch.manual_seed(0)
+
+    def function(x, y):
+        x = (x @ x.T).relu() * 2
+        return (x.to("cuda:1") + y).softmax(-1), x.sum(0)
+
+    x, y = torch.randn(16, 16, device="cuda:0"), torch.randn(16, 16, device="cuda:1")
+    same(torch.compile(function, backend="ferroflux")(x, y), function(x, y))
+
+
+@several
+def test_current_devices_of_threads_are_left_alone(compiled):
+    ours = compiled(lambda x: (x @ x).tanh())
+    wrong = []
+
+    def work(number):
+        torch.cuda.set_device(number)
+        for _ in range(50):
+            x = torch.randn(32, 32, device=f"cuda:{1 - number}")
+            y = ours(x)
+            here = torch.ones(4, device="cuda")
+            if torch.cuda.current_device() != number or here.device.index != number or y.device != x.device:
+                wrong.append((number, y.device))
+
+    # TorchDynamo compiles for both devices before there are threads.
+    for number in (0, 1):
+        ours(torch.randn(32, 32, device=f"cuda:{number}"))
+    threads = [threading.Thread(target=work, args=(n,)) for n in (0, 1)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
+
+
+def test_arenas_are_torchs_memory_between_calls(compiled):
+    """A chain of products has temporaries, which are torch's for the time of a call and nobody's afterwards."""
+    weights = [randn(512, 512) / 23 for _ in range(4)]
+
+    def chain(x):
+        for w in weights:
+            x = torch.softmax(x @ w, -1)
+        return x.sum()
+
+    ours = compiled(chain, options={"freeze": False})
+    x = randn(4096, 512)
+    same(ours(x), chain(x), tolerance=1e-2)
+    torch.cuda.synchronize()
+    gc.collect()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    for _ in range(3):
+        ours(x)
+    torch.cuda.synchronize()
+    # One temporary of the chain is 8 MiB.
+    assert torch.cuda.max_memory_allocated() - before >= 8 << 20, "temporaries are counted"
+    gc.collect()
+    assert torch.cuda.memory_allocated() - before < 1 << 20, "and given back"
+
+
+def test_memory_that_torch_may_not_have_is_refused_to_compiled_code(compiled):
+    ours = compiled(lambda x: (x @ x).softmax(-1) @ x)
+    x = randn(64, 64)
+    same(ours(x), (x @ x).softmax(-1) @ x, tolerance=1e-3)
+    total = torch.cuda.get_device_properties(0).total_memory
+    big = torch.randn(4096, 4096, device=CUDA)
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + (8 << 20)) / total)
+    try:
+        with pytest.raises((torch.OutOfMemoryError, RuntimeError)):
+            ours(big)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    same(ours(big), (big @ big).softmax(-1) @ big, tolerance=1.0)

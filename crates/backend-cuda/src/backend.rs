@@ -28,6 +28,11 @@ impl Vendor for Cuda {
     const SUMMARY: &'static str = "NVIDIA GPUs: generated kernels compiled by NVRTC";
     const DEVICE_TYPE: i32 = DL_CUDA;
     type Background = BackgroundWork;
+    type Caller = Caller;
+
+    fn caller() -> Caller {
+        Caller::now()
+    }
 
     fn options() -> Vec<OptionSpec> {
         let toggle = OptionKind::Choice(vec!["on".into(), "off".into()]);
@@ -42,9 +47,9 @@ impl Vendor for Cuda {
 
     fn devices() -> Vec<DeviceInfo> {
         let count = match device_properties::count() {
-            Ok(0) => return vec![unavailable("the driver sees no device".into())],
+            Ok(0) => return vec![unavailable(0, "the driver sees no device".into())],
             Ok(count) => count,
-            Err(e) => return vec![unavailable(e.to_string())],
+            Err(e) => return vec![unavailable(0, e.to_string())],
         };
         let nvrtc = locate(Library::Nvrtc).or_else(|_| find(Library::Nvrtc)).err().map(|e| e.to_string());
         let info = |ordinal| match DeviceProperties::of(ordinal)
@@ -57,7 +62,7 @@ impl Vendor for Cuda {
                 info.unavailable_because = nvrtc.clone();
                 info
             }
-            Err(e) => unavailable(e.to_string()),
+            Err(e) => unavailable(ordinal, e.to_string()),
         };
         (0..count).map(info).collect()
     }
@@ -142,8 +147,31 @@ fn id(ordinal: i32) -> DeviceId {
     DeviceId { device_type: DL_CUDA, device_id: ordinal }
 }
 
-fn unavailable(why: String) -> DeviceInfo {
-    let mut info = DeviceInfo::new(id(0), "CUDA device");
+/// The context that was current in a thread, which becomes current again: PyTorch takes the device of the current one for its own.
+pub struct Caller(Option<sys::CUcontext>);
+
+impl Caller {
+    fn now() -> Caller {
+        let mut context = std::ptr::null_mut();
+        // The functions of the driver are there once it was found.
+        let loaded = find(Library::Driver).is_ok();
+        // SAFETY: the context is written to a local; before the driver is initialized the call fails.
+        let done = loaded.then(|| unsafe { sys::cuCtxGetCurrent(&mut context) }.result());
+        Caller(matches!(done, Some(Ok(()))).then_some(context))
+    }
+}
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        if let Some(context) = self.0 {
+            // SAFETY: it was current in this thread before. One that was destroyed meanwhile is refused.
+            let _ = unsafe { result::ctx::set_current(context) };
+        }
+    }
+}
+
+fn unavailable(ordinal: i32, why: String) -> DeviceInfo {
+    let mut info = DeviceInfo::new(id(ordinal), "CUDA device");
     info.unavailable_because = Some(why);
     info
 }

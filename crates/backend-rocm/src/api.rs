@@ -99,6 +99,7 @@ table! {
     runtime_version = "hipRuntimeGetVersion"(*mut c_int),
     device_count = "hipGetDeviceCount"(*mut c_int),
     set_device = "hipSetDevice"(c_int),
+    get_device = "hipGetDevice"(*mut c_int),
     device_reset = "hipDeviceReset"(),
     memory_info = "hipMemGetInfo"(*mut usize, *mut usize),
     malloc = "hipMalloc"(*mut Opaque, usize),

@@ -1,5 +1,7 @@
 //! The plugin: what `gpu_runtime::GpuBackend` asks of ROCm beyond the calls of the runtime.
 
+use std::ffi::c_int;
+
 use gpu_codegen::Target;
 use gpu_runtime::{Candidate, CompilationRequest, Device, GpuBackend, GpuError, Module, SharedCache, Vendor};
 use kernel_ir::{Program, Step};
@@ -20,6 +22,11 @@ impl Vendor for Hip {
     const SUMMARY: &'static str = "AMD GPUs: generated kernels compiled by hiprtc or clang";
     const DEVICE_TYPE: i32 = DL_ROCM;
     type Background = ();
+    type Caller = Caller;
+
+    fn caller() -> Caller {
+        Caller::now()
+    }
 
     fn devices() -> Vec<DeviceInfo> {
         let (api, count) = match api().and_then(|api| Ok((api, api.devices()?))) {
@@ -98,6 +105,27 @@ impl Vendor for Hip {
 
 fn id(ordinal: i32) -> DeviceId {
     DeviceId { device_type: DL_ROCM, device_id: ordinal }
+}
+
+/// The device that was current in a thread, which becomes current again.
+pub struct Caller(Option<c_int>);
+
+impl Caller {
+    fn now() -> Caller {
+        let mut ordinal = 0;
+        // SAFETY: the number is written to a local.
+        let found = api().ok().map(|api| unsafe { (api.runtime.get_device)(&mut ordinal) });
+        Caller((found == Some(0)).then_some(ordinal))
+    }
+}
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        if let (Some(ordinal), Ok(api)) = (self.0, api()) {
+            // SAFETY: the device is there.
+            let _ = unsafe { (api.runtime.set_device)(ordinal) };
+        }
+    }
 }
 
 fn unavailable(ordinal: i32, why: String) -> DeviceInfo {

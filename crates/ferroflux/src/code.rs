@@ -393,7 +393,7 @@ impl Code {
 /// A copy of the tensor on the backend's device: with its strides where it has no gaps, else row by row, as programs take what has
 /// gaps: a part of a larger tensor, such as a rank's.
 pub(crate) fn on_device(backend: &LoadedBackend, tensor: &Tensor) -> Result<Value, Error> {
-    let device = backend.first_device()?;
+    let device = backend.device()?;
     let mut order: Vec<usize> = (0..tensor.rank()).collect();
     order.sort_by_key(|&d| (std::cmp::Reverse(tensor.strides()[d]), d));
     let dense = tensor.permute(&order)?;

@@ -418,6 +418,8 @@ pub(crate) fn compiled_form(
             in_place: true,
             inputs_in_place: lends.inputs,
             gaps: lends.inputs,
+            // The ranks are not asked whether their programs are alike.
+            apart: true,
             lent_results: if lends.results { real.collect() } else { Vec::new() },
             ..KernelOptions::of_model(&functional)
         };

@@ -161,7 +161,7 @@ impl Options {
 
 /// The kind of device whose lists of mixed precision a backend's programs follow: that of its first usable device.
 pub(crate) fn autocast_device(backend: &LoadedBackend) -> AutocastDevice {
-    match backend.first_device() {
+    match backend.device() {
         Ok(device) if matches!(device.device_type, DL_CUDA | DL_ROCM) => AutocastDevice::Cuda,
         _ => AutocastDevice::Cpu,
     }

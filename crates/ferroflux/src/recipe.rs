@@ -105,7 +105,7 @@ impl Maker {
 
     fn made(&self, weight: &Weight, recipe: &Recipe, lines: &Lines, sizes: &[usize]) -> Result<Value, Error> {
         if !on_device(weight.dtype) || lines.extent.contains(&0) {
-            let device = self.backend.first_device()?;
+            let device = self.backend.device()?;
             return Ok(self.backend.to_device(&recipe.on_host(weight)?, device)?.into());
         }
         let mut programs = self.programs.lock().unwrap_or_else(PoisonError::into_inner);

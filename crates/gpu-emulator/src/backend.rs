@@ -18,6 +18,9 @@ impl Platform for Emulator {
     const SUMMARY: &'static str = "generated GPU kernels on the host, by the C++ compiler: slow, for tests";
     const DEVICE_TYPE: i32 = DL_EXT_DEV;
     type Background = ();
+    type Caller = ();
+
+    fn caller() {}
 
     fn options() -> Vec<OptionSpec> {
         let waves = OptionKind::Choice(vec!["32".into(), "64".into()]);
@@ -39,9 +42,14 @@ impl Platform for Emulator {
     }
 
     fn devices() -> Vec<DeviceInfo> {
-        let mut info = DeviceInfo::new(DeviceId { device_type: DL_EXT_DEV, device_id: 0 }, "emulated GPU");
-        info.unavailable_because = crate::available().err().map(|e| e.to_string());
-        vec![info]
+        let unavailable = crate::available().err().map(|e| e.to_string());
+        let one = |device_id| {
+            let mut info = DeviceInfo::new(DeviceId { device_type: DL_EXT_DEV, device_id }, "emulated GPU");
+            info.unavailable_because.clone_from(&unavailable);
+            info
+        };
+        // Two, so that what is said of one device can be held against another.
+        vec![one(0), one(1)]
     }
 
     fn open(ordinal: i32) -> Result<Emulator, GpuError> {
@@ -69,6 +77,6 @@ impl Platform for Emulator {
                 PluginError::invalid(format!("no architecture is named `{name}`: say `sm_90a`, `gfx942`"))
             })?,
         };
-        Ok(DeviceMemory::new(Arc::new(device.driver().like(target).prefer(prefer))))
+        Ok(DeviceMemory::of_host(Arc::new(device.driver().like(target).prefer(prefer)), device.host()))
     }
 }

@@ -4,6 +4,7 @@
 //! Not here: driver calls (`driver`), compiled programs (`compiled`).
 
 use std::collections::HashMap;
+use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use gpu_codegen::{Costs, Model, Tf32};
@@ -31,6 +32,11 @@ pub trait Platform: Driver + Sized {
     const STREAMS: bool = false;
     /// Work that was started before the device is open.
     type Background;
+    /// Makes the device that was current in a thread current again when it is dropped.
+    type Caller;
+
+    /// What is current in this thread.
+    fn caller() -> Self::Caller;
 
     /// The options of a compilation in addition to `tf32`, `deterministic` and `profile`.
     fn options() -> Vec<OptionSpec> {
@@ -84,14 +90,17 @@ pub struct CompilationRequest<'a> {
 }
 
 /// The backend of a vendor.
+///
+/// Its functions leave the device that is current in the calling thread as it was: a caller may use several, by other libraries too.
 pub struct GpuBackend<D: Platform> {
+    host: Host,
     /// Devices that are in use, opened once.
     open: Mutex<HashMap<i32, Arc<DeviceMemory<D>>>>,
 }
 
 impl<D: Platform> Default for GpuBackend<D> {
     fn default() -> Self {
-        GpuBackend { open: Mutex::default() }
+        GpuBackend { host: Host::NONE, open: Mutex::default() }
     }
 }
 
@@ -106,7 +115,7 @@ impl<D: Platform> GpuBackend<D> {
             D::reset(ordinal)?;
             open.remove(&ordinal);
         }
-        let memory = DeviceMemory::new(Arc::new(D::open(ordinal)?));
+        let memory = DeviceMemory::of_host(Arc::new(D::open(ordinal)?), self.host);
         open.insert(ordinal, Arc::clone(&memory));
         Ok(memory)
     }
@@ -184,8 +193,8 @@ fn settings(request: &CompileRequest<'_>) -> Result<Settings, PluginError> {
 }
 
 impl<D: Platform> Backend for GpuBackend<D> {
-    fn open(_host: Host) -> Result<Self, PluginError> {
-        Ok(Self::default())
+    fn open(host: Host) -> Result<Self, PluginError> {
+        Ok(Self { host, ..Self::default() })
     }
 
     fn describe(&self) -> Description {
@@ -205,10 +214,12 @@ impl<D: Platform> Backend for GpuBackend<D> {
     }
 
     fn to_device(&self, tensor: &TensorView<'_>, device: DeviceId) -> Result<OwnedTensor, PluginError> {
+        let _caller = D::caller();
         Ok(crate::to_device(&self.device(device.device_id)?, tensor)?)
     }
 
     fn to_host(&self, tensor: &TensorView<'_>) -> Result<OwnedTensor, PluginError> {
+        let _caller = D::caller();
         Ok(crate::to_host(&self.device(tensor.device().device_id)?, tensor)?)
     }
 
@@ -219,10 +230,12 @@ impl<D: Platform> Backend for GpuBackend<D> {
         strides: &[i64],
         device: DeviceId,
     ) -> Result<OwnedTensor, PluginError> {
+        let _caller = D::caller();
         Ok(crate::allocate(&self.device(device.device_id)?, dtype, sizes, strides)?)
     }
 
     fn copy(&self, from: &TensorView<'_>, to: &TensorView<'_>, stream: Stream) -> Result<(), PluginError> {
+        let _caller = D::caller();
         let here = [from, to].into_iter().find(|t| t.device().device_type == D::DEVICE_TYPE);
         let memory = self.device(here.map_or(0, |t| t.device().device_id))?;
         on_stream(&**memory.driver(), stream, || {
@@ -241,10 +254,12 @@ impl<D: Platform> Backend for GpuBackend<D> {
 
     /// All work of a device is on one stream, which every caller gets.
     fn create_stream(&self, device: DeviceId) -> Result<Stream, PluginError> {
+        let _caller = D::caller();
         Ok(self.device(device.device_id)?.driver().stream())
     }
 
     fn synchronize(&self, device: DeviceId, stream: Stream) -> Result<(), PluginError> {
+        let _caller = D::caller();
         let memory = self.device(device.device_id)?;
         let driver = memory.driver();
         if stream != Stream::DEFAULT && stream != driver.stream() {
@@ -262,6 +277,7 @@ impl<D: Platform> Backend for GpuBackend<D> {
     }
 
     fn compile(&self, request: &CompileRequest<'_>) -> Result<Box<dyn Executable>, PluginError> {
+        let _caller = D::caller();
         let program = request.kernels()?;
         // There are no kernels for products of 8-bit integers.
         let program = program.with_dequantized_weights().unwrap_or(program);
@@ -272,7 +288,8 @@ impl<D: Platform> Backend for GpuBackend<D> {
             CompilationRequest { ordinal, program: &program, settings: &settings, options: &request.options };
         let ahead = D::begin(&request)?;
         let device = D::prepare(self.device(ordinal)?, ahead, &request)?;
-        Ok(Box::new(GpuExecutable(Compiled::with(&device, program, settings)?)))
+        let compiled = Compiled::with(&device, program, settings)?;
+        Ok(Box::new(GpuExecutable(ManuallyDrop::new(compiled))))
     }
 }
 
@@ -296,9 +313,17 @@ fn on_stream<D: Driver, T>(
     Ok(result)
 }
 
-struct GpuExecutable<D: Driver>(Compiled<D>);
+struct GpuExecutable<D: Platform>(ManuallyDrop<Compiled<D>>);
 
-impl<D: Driver> Executable for GpuExecutable<D> {
+impl<D: Platform> Drop for GpuExecutable<D> {
+    fn drop(&mut self) {
+        let _caller = D::caller();
+        // SAFETY: it is dropped here alone, and nothing uses it afterwards.
+        unsafe { ManuallyDrop::drop(&mut self.0) };
+    }
+}
+
+impl<D: Platform> Executable for GpuExecutable<D> {
     fn signature(&self) -> Signature {
         let p = self.0.program();
         Signature { inputs: p.inputs.len(), outputs: p.outputs.len(), constants: p.constants.len() }
@@ -310,6 +335,7 @@ impl<D: Driver> Executable for GpuExecutable<D> {
     }
 
     fn bind_constants(&mut self, constants: &Constants<'_>) -> Result<(), PluginError> {
+        let _caller = D::caller();
         let all: Vec<_> = constants.iter().collect();
         Ok(self.0.bind(&all)?)
     }
@@ -326,11 +352,11 @@ impl<D: Driver> Executable for GpuExecutable<D> {
         _constants: &Constants<'_>,
         stream: Stream,
     ) -> Result<Vec<OwnedTensor>, PluginError> {
-        if stream == Stream::DEFAULT {
-            return Ok(self.0.call(inputs)?);
+        let _caller = D::caller();
+        match stream {
+            Stream::DEFAULT => Ok(self.0.call(inputs)?),
+            stream => Ok(self.0.execute_on(stream, inputs)?),
         }
-        let memory = Arc::clone(self.0.memory());
-        on_stream(&**memory.driver(), stream, || self.0.execute(inputs))
     }
 
     fn listings(&self) -> Result<Vec<Listing>, PluginError> {

@@ -51,10 +51,24 @@ pub struct Compiled<D: Driver> {
 struct State<D: Driver> {
     /// The most recently used set of sizes comes first.
     entries: Vec<Entry<D>>,
-    /// The arena, which grows with the largest call.
+    /// The arena, which grows with the largest call. One that the host's allocator lends goes back after each call that is not recorded.
     arena: Option<Block<D>>,
-    /// A counter of changes of the arena and of the constants.
+    /// The address of the last arena.
+    arena_address: u64,
+    /// A counter of changes of the arena's address and of the constants.
     generation: u64,
+}
+
+impl<D: Driver> State<D> {
+    /// The arena is at this address now; whether it was elsewhere.
+    fn move_arena(&mut self, address: u64) -> bool {
+        let moved = self.arena_address != address;
+        if moved {
+            self.arena_address = address;
+            self.generation += 1;
+        }
+        moved
+    }
 }
 
 /// The prepared calls of one set of sizes.
@@ -170,7 +184,7 @@ impl<D: Driver> Compiled<D> {
             tickets,
             faults,
             groups,
-            state: Mutex::new(State { entries: Vec::new(), arena: None, generation: 1 }),
+            state: Mutex::new(State { entries: Vec::new(), arena: None, arena_address: 0, generation: 1 }),
             memory: Arc::clone(memory),
             // Without a stream an exchange is not part of what is recorded.
             records: settings.mode.records()
@@ -276,33 +290,73 @@ impl<D: Driver> Compiled<D> {
     /// Inputs do not fit, constants were not bound, a condition of the program does not hold, there is no memory, or the
     /// device is lost.
     pub fn execute(&self, inputs: &[TensorView<'_>]) -> Result<Vec<OwnedTensor>, GpuError> {
-        let Some(faults) = &self.faults else { return self.run(inputs) };
+        self.execute_on(self.driver().stream(), inputs)
+    }
+
+    /// As [`execute`](Self::execute), in the order of a stream of the driver: after its present work, and before its later work.
+    ///
+    /// # Errors
+    /// Those of [`execute`](Self::execute); the stream belongs to another device.
+    pub fn execute_on(
+        &self,
+        stream: Stream,
+        inputs: &[TensorView<'_>],
+    ) -> Result<Vec<OwnedTensor>, GpuError> {
+        let Some(faults) = &self.faults else { return self.run(stream, inputs) };
         // A fault that is found while the lock is held belongs to this call.
         let _own = faults.call();
         self.memory.unread.note(faults);
-        self.run(inputs)
+        self.run(stream, inputs)
     }
 
-    /// Enqueues a call on the stream.
-    pub(crate) fn run(&self, inputs: &[TensorView<'_>]) -> Result<Vec<OwnedTensor>, GpuError> {
+    /// Enqueues a call in the order of a stream.
+    pub(crate) fn run(
+        &self,
+        stream: Stream,
+        inputs: &[TensorView<'_>],
+    ) -> Result<Vec<OwnedTensor>, GpuError> {
         self.check_ranks()?;
         let _guard = self.memory.exclusive();
         let mut state = self.state();
         let _span = tracing::trace_span!(target: "kernel", "call").entered();
-        match self.attempt(&mut state, inputs) {
+        let is_foreign = stream != self.driver().stream();
+        if is_foreign {
+            self.driver().after(stream)?;
+        }
+        let outputs = self.attempt_twice(&mut state, stream, inputs);
+        // Also after a call that failed: what it has enqueued may use memory of the stream's order.
+        let joined = if is_foreign { self.driver().before(stream) } else { Ok(()) };
+        if !self.records && state.arena.as_ref().is_some_and(Block::is_lent) {
+            state.arena = None;
+        }
+        joined.and(outputs)
+    }
+
+    fn attempt_twice(
+        &self,
+        state: &mut State<D>,
+        stream: Stream,
+        inputs: &[TensorView<'_>],
+    ) -> Result<Vec<OwnedTensor>, GpuError> {
+        match self.attempt(state, stream, inputs) {
             // A retry is not possible where inputs may have been overwritten already.
-            Err(GpuError::OutOfMemory { .. }) if !self.program.inputs.iter().any(|i| i.written) => {
+            Err(e) if e.is_out_of_memory() && !self.program.inputs.iter().any(|i| i.written) => {
                 state.entries.iter_mut().for_each(|e| e.recorded.release());
                 state.arena = None;
                 state.generation += 1;
                 self.memory.trim();
-                self.attempt(&mut state, inputs)
+                self.attempt(state, stream, inputs)
             }
             other => other,
         }
     }
 
-    fn attempt(&self, state: &mut State<D>, inputs: &[TensorView<'_>]) -> Result<Vec<OwnedTensor>, GpuError> {
+    fn attempt(
+        &self,
+        state: &mut State<D>,
+        stream: Stream,
+        inputs: &[TensorView<'_>],
+    ) -> Result<Vec<OwnedTensor>, GpuError> {
         self.find(state, inputs)?;
         let recorded = state.entries.iter().filter(|e| e.recorded.exists()).count();
         if recorded >= MAX_RECORDED
@@ -311,8 +365,8 @@ impl<D: Driver> Compiled<D> {
         {
             last.recorded.release();
         }
-        self.arrange(state)?;
-        let (arena, generation) = (state.arena.as_ref().map_or(0, Block::address), state.generation);
+        self.arrange(state, stream)?;
+        let (arena, generation) = (state.arena_address, state.generation);
         let Some(entry) = state.entries.first_mut() else {
             return Err(GpuError::Malformed("a call without sizes".into()));
         };
@@ -385,22 +439,40 @@ impl<D: Driver> Compiled<D> {
         Ok(())
     }
 
-    /// Grows the arena for the first entry if necessary, and writes the fixed addresses.
-    fn arrange(&self, state: &mut State<D>) -> Result<(), GpuError> {
-        let own = self.own();
-        let Some(entry) = state.entries.first_mut() else { return Ok(()) };
-        let wanted = entry.prepared.arena_bytes;
-        if state.arena.as_ref().is_none_or(|a| a.bytes() < wanted) {
-            // The old arena is freed first, so that the new one may reuse its memory.
-            state.arena = None;
-            state.generation += 1;
-            state.arena = Some(self.memory.block(wanted)?);
+    /// Makes the arena as large as the first entry wants it.
+    fn provide_arena(&self, state: &mut State<D>, stream: Stream) -> Result<(), GpuError> {
+        let Some(Entry { prepared, .. }) = state.entries.first() else { return Ok(()) };
+        let (wanted, scratch) = (prepared.arena_bytes, prepared.scratch_bytes);
+        if state.arena.as_ref().is_some_and(|a| a.bytes() >= wanted) {
+            return Ok(());
+        }
+        if wanted == 0 {
+            // No kernel reads or writes it.
+            state.move_arena(self.dummy.address());
+            return Ok(());
+        }
+        // The old arena is freed first, so that the new one may reuse its memory.
+        state.arena = None;
+        // A recording uses its arena in calls on any stream.
+        let order = if self.records { self.driver().stream() } else { stream };
+        let arena = self.memory.block_for(wanted, order)?;
+        if state.move_arena(arena.address()) {
             let usage = self.memory.usage();
             tracing::debug!(
-                target: "kernel", program = self.program.name, arena = wanted, scratch = entry.prepared.scratch_bytes,
+                target: "kernel", program = self.program.name, arena = wanted, scratch,
                 used = usage.used, peak = usage.peak, "memory of calls"
             );
         }
+        state.arena = Some(arena);
+        Ok(())
+    }
+
+    /// Provides the arena for the first entry, and writes the fixed addresses.
+    fn arrange(&self, state: &mut State<D>, stream: Stream) -> Result<(), GpuError> {
+        let own = self.own();
+        self.provide_arena(state, stream)?;
+        let arena = state.arena_address;
+        let Some(entry) = state.entries.first_mut() else { return Ok(()) };
         if entry.generation == state.generation {
             return Ok(());
         }
@@ -411,7 +483,6 @@ impl<D: Driver> Compiled<D> {
             }
             None => return Err(GpuError::Argument("the constants were not bound".into())),
         };
-        let arena = state.arena.as_ref().map_or(0, Block::address);
         for &(root, at) in &entry.prepared.arena {
             entry.addresses[root] = arena + at;
         }

@@ -51,6 +51,14 @@ pub enum GpuError {
         /// Bytes of the device.
         total: u64,
     },
+    /// The allocator of the host's process has no memory left.
+    #[error("no {bytes} bytes of the device are left: {what}")]
+    HostOutOfMemory {
+        /// Bytes that were requested.
+        bytes: u64,
+        /// What the allocator says.
+        what: String,
+    },
     /// The driver reports an error.
     #[error("{call}: {what}")]
     Driver {
@@ -101,6 +109,13 @@ pub enum GpuError {
     Malformed(String),
 }
 
+impl GpuError {
+    /// Whether memory of the device is what is missing.
+    pub(crate) fn is_out_of_memory(&self) -> bool {
+        matches!(self, GpuError::OutOfMemory { .. } | GpuError::HostOutOfMemory { .. })
+    }
+}
+
 impl From<RunError> for GpuError {
     fn from(e: RunError) -> GpuError {
         match e {
@@ -123,7 +138,7 @@ impl From<GpuError> for PluginError {
                 ErrorKind::Unavailable
             }
             GpuError::Unsupported { .. } => ErrorKind::Unsupported,
-            GpuError::OutOfMemory { .. } => ErrorKind::OutOfMemory,
+            GpuError::OutOfMemory { .. } | GpuError::HostOutOfMemory { .. } => ErrorKind::OutOfMemory,
             GpuError::Compile { .. } | GpuError::Driver { .. } | GpuError::Lost { .. } => ErrorKind::Internal,
             GpuError::Argument(_)
             | GpuError::Assertion { .. }

@@ -222,7 +222,7 @@ impl<D: Driver> Compiled<D> {
         };
         let _own = faults.call();
         let earlier = faults.unread();
-        let outputs = self.run(inputs);
+        let outputs = self.run(self.memory().driver().stream(), inputs);
         let waited = self.memory().driver().synchronize();
         if faults.found() {
             let _guard = self.memory().exclusive();

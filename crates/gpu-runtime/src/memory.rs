@@ -1,10 +1,12 @@
-//! Owned device memory, and the pool that it is allocated from.
+//! Owned device memory: of the allocator that the host's process has for the device, or else of a pool over the driver's.
 //!
 //! All work of a device runs in the order of its stream, so a freed block may be reused at once: its new owner's work
 //! comes after that of the old owner.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use plugin_sdk::{Host, Stream};
 
 use crate::faults::{Unread, report_all};
 use crate::{Driver, GpuError};
@@ -21,6 +23,7 @@ const PAGE: u64 = 2 << 20;
 /// The memory of one device, from which all programs and tensors on it are allocated.
 pub struct DeviceMemory<D: Driver> {
     driver: Arc<D>,
+    host: Host,
     pool: Mutex<Pool>,
     exclusive: Mutex<()>,
     /// Programs with calls that nobody has waited for.
@@ -53,8 +56,14 @@ pub struct MemoryUsage {
 impl<D: Driver> DeviceMemory<D> {
     /// Makes an empty pool over a device. Programs share memory if they share the pool.
     pub fn new(driver: Arc<D>) -> Arc<DeviceMemory<D>> {
+        DeviceMemory::of_host(driver, Host::NONE)
+    }
+
+    /// The memory of a device that the host's allocator gives; that of a pool where it has none.
+    pub fn of_host(driver: Arc<D>, host: Host) -> Arc<DeviceMemory<D>> {
         Arc::new(DeviceMemory {
             driver,
+            host,
             pool: Mutex::default(),
             exclusive: Mutex::default(),
             unread: Unread::default(),
@@ -66,17 +75,59 @@ impl<D: Driver> DeviceMemory<D> {
         &self.driver
     }
 
+    /// The host whose allocator it asks first.
+    pub fn host(&self) -> Host {
+        self.host
+    }
+
     /// Allocates a block of at least one byte, with arbitrary contents.
     ///
     /// # Errors
-    /// [`GpuError::OutOfMemory`], after all unused memory was returned to the driver and the allocation was tried again.
+    /// [`GpuError::OutOfMemory`], after all unused memory was returned to the driver and the allocation was tried again;
+    /// [`GpuError::HostOutOfMemory`] of the host's allocator.
     pub fn block(self: &Arc<Self>, bytes: u64) -> Result<Block<D>, GpuError> {
-        let size = if self.driver.pooled() { class(bytes) } else { bytes.max(1) };
-        let address = match self.take(size) {
+        self.block_for(bytes, self.driver.stream())
+    }
+
+    /// As [`block`](Self::block), for work that the caller orders with a stream of the driver: it comes after what the stream was
+    /// given before the allocation, and before what it is given after the block is dropped.
+    ///
+    /// # Errors
+    /// Those of [`block`](Self::block).
+    pub(crate) fn block_for(self: &Arc<Self>, bytes: u64, stream: Stream) -> Result<Block<D>, GpuError> {
+        let (memory, bytes) = (Arc::clone(self), bytes.max(1));
+        if let Some(address) = self.of_hosts_allocator(bytes, stream)? {
+            return Ok(Block { memory, address, size: bytes, bytes, lender: Some(stream) });
+        }
+        let size = if self.driver.pooled() { class(bytes) } else { bytes };
+        let (size, address) = match self.take(size) {
             Some(found) => found,
             None => (size, self.allocate(size)?),
         };
-        Ok(Block { memory: Arc::clone(self), size: address.0, address: address.1, bytes: bytes.max(1) })
+        Ok(Block { memory, address, size, bytes, lender: None })
+    }
+
+    /// Memory of the host's allocator, where it has one for this device. No lock is held meanwhile: the allocator has its own.
+    fn of_hosts_allocator(&self, bytes: u64, stream: Stream) -> Result<Option<u64>, GpuError> {
+        if stream == Stream::DEFAULT {
+            return Ok(None);
+        }
+        let device = self.driver.device();
+        let full = |e: plugin_sdk::PluginError| GpuError::HostOutOfMemory { bytes, what: e.message };
+        let address = match self.host.allocate_memory(device, bytes, stream) {
+            Err(_) => {
+                self.trim();
+                self.host.allocate_memory(device, bytes, stream).map_err(full)?
+            }
+            Ok(given) => given,
+        };
+        if address.is_some() {
+            let mut pool = self.pool();
+            pool.reserved += bytes;
+            pool.allocations += 1;
+            pool.count(bytes);
+        }
+        Ok(address)
     }
 
     /// Takes the smallest unused block that is not much larger than `size`.
@@ -188,7 +239,7 @@ fn class(bytes: u64) -> u64 {
     grains.next_multiple_of(step) * GRAIN
 }
 
-/// A block of device memory, returned to its pool when dropped.
+/// A block of device memory, returned to where it is from when dropped.
 pub struct Block<D: Driver> {
     memory: Arc<DeviceMemory<D>>,
     address: u64,
@@ -196,6 +247,8 @@ pub struct Block<D: Driver> {
     size: u64,
     /// The size that was requested.
     bytes: u64,
+    /// The stream for which the host's allocator gave it; `None` for a block of the pool.
+    lender: Option<Stream>,
 }
 
 impl<D: Driver> Block<D> {
@@ -207,13 +260,22 @@ impl<D: Driver> Block<D> {
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
+    /// Whether the host's allocator gave it, which others may want to use between two calls.
+    pub(crate) fn is_lent(&self) -> bool {
+        self.lender.is_some()
+    }
 }
 
 impl<D: Driver> Drop for Block<D> {
     fn drop(&mut self) {
         let mut pool = self.memory.pool();
         pool.used -= self.size;
-        if self.memory.driver.pooled() {
+        if let Some(stream) = self.lender {
+            pool.reserved -= self.size;
+            drop(pool);
+            // SAFETY: it was given for this stream, and is given back once; the stream's order covers its work.
+            unsafe { self.memory.host.free_memory(self.memory.driver.device(), self.address, stream) };
+        } else if self.memory.driver.pooled() {
             pool.free.entry(self.size).or_default().push(self.address);
         } else {
             pool.reserved -= self.size;

@@ -145,6 +145,17 @@ pub type FfxAbort = unsafe extern "C" fn(ctx: *mut c_void, communicator: *mut Ff
 /// Frees a communicator; null is allowed. No other call uses it meanwhile.
 pub type FfxLeave = unsafe extern "C" fn(ctx: *mut c_void, communicator: *mut FfxCommunicator);
 
+/// Sets `*out` to a communicator over one that the caller has of the engine's own library (`ncclComm_t` of the library that this process has
+/// loaded), with this rank's number, the number of ranks and the device in `world`. No other rank is asked or waited for. The native one stays
+/// the caller's: it lives longer than `*out`, and nobody else calls its library with it at the same time.
+pub type FfxAdoptCommunicator = unsafe extern "C" fn(
+    ctx: *mut c_void,
+    native: *mut c_void,
+    world: *const FfxWorld,
+    out: *mut *mut FfxCommunicator,
+    error: *mut FfxError,
+) -> i32;
+
 /// The table of [`COLLECTIVES`]; valid for the life of the process, also for other plugins than the one that has it.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -167,6 +178,8 @@ pub struct FfxCollectives {
     pub leave: Option<FfxLeave>,
     /// Optional: null means that exchanges are started one by one.
     pub start_several: Option<FfxStartExchanges>,
+    /// Optional, since 1.3: null means that communicators are not taken over.
+    pub adopt: Option<FfxAdoptCommunicator>,
 }
 
 /// A group of ranks as a program names it.
@@ -219,7 +232,7 @@ unsafe impl Sync for FfxCollectivePrograms {}
 tables! {
     FfxWorld { rank, size, device, address, timeout_ms }
     FfxExchange { kind, combine, dtype, reserved, count, send, receive, parameter, stream, step }
-    FfxCollectives { ctx, join, split, start, wait, abort, leave, start_several }
+    FfxCollectives { ctx, join, split, start, wait, abort, leave, start_several, adopt }
     FfxGroup { name, engine, communicator, rank, size }
     FfxCollectivePrograms { attach }
 }

@@ -2,7 +2,7 @@
 //! boundary.
 //! It is not an error type for Rust code; `plugin-host` and `plugin-sdk` each turn it into one.
 
-use crate::table::{Head, tables};
+use crate::table::{Head, Table, covers, tables};
 
 /// Success.
 pub const FFX_OK: i32 = 0;
@@ -82,4 +82,29 @@ pub fn write_text(buffer: &mut [u8], text: &str) {
 pub fn text_bytes(buffer: &[u8]) -> &[u8] {
     let end = buffer.iter().position(|&b| b == 0).unwrap_or(buffer.len());
     &buffer[..end]
+}
+
+/// Writes a failure to the fields that an error struct covers.
+///
+/// # Safety
+/// `error` is null or points to an error struct whose `struct_size` bytes are writable.
+pub unsafe fn write_error(error: *mut FfxError, code: i32, node: &str, message: &str) {
+    if error.is_null() {
+        return;
+    }
+    // SAFETY: every error struct begins with its head.
+    let size = unsafe { (*error.cast::<Head>()).struct_size };
+    let covered = |name: &str| FfxError::FIELDS.iter().any(|f| f.name == name && covers(size, f));
+    // SAFETY: each field is written only where `struct_size` covers it whole.
+    unsafe {
+        if covered("code") {
+            (&raw mut (*error).code).write(code);
+        }
+        if covered("node") {
+            write_text(&mut (*error).node, node);
+        }
+        if covered("message") {
+            write_text(&mut (*error).message, message);
+        }
+    }
 }

@@ -1,7 +1,10 @@
-//! The services that a host offers a plugin: logging. It is not a service registry; anything larger is an extension.
+//! The services that a host offers a plugin: logging, and device memory of the program that the host is a part of. It is not a service
+//! registry; anything larger is an extension.
 
 use core::ffi::c_void;
 
+use crate::dlpack::DLDevice;
+use crate::error::FfxError;
 use crate::plugin::FfxStr;
 use crate::table::{Head, tables};
 
@@ -19,6 +22,25 @@ pub const FFX_LOG_TRACE: u32 = 5;
 /// One log event; `target` names the part of the plugin. Both texts are borrowed for the call.
 pub type FfxLog = unsafe extern "C" fn(ctx: *mut c_void, level: u32, target: FfxStr, message: FfxStr);
 
+/// Writes the address of `bytes` bytes (at least 1) of a device's memory to `*out`, aligned to 256 bytes at least, for work on `stream`: what that
+/// stream was given before may still use it. `stream` is a stream of the device's driver, never null. `FFX_ERR_UNAVAILABLE`, without a
+/// message: the host has no memory of such devices, and the plugin allocates itself. `FFX_ERR_OUT_OF_MEMORY`: it has none left.
+///
+/// It may be called on any thread, also while the plugin holds locks: it calls no function of a plugin.
+pub type FfxAllocateMemory = unsafe extern "C" fn(
+    ctx: *mut c_void,
+    device: DLDevice,
+    bytes: u64,
+    stream: *mut c_void,
+    out: *mut *mut c_void,
+    error: *mut FfxError,
+) -> i32;
+
+/// Takes memory back that [`FfxAllocateMemory`] gave for `stream`, in the order of that stream: what it was given before may still use
+/// the memory, and other streams do not any more. On any thread.
+pub type FfxFreeMemory =
+    unsafe extern "C" fn(ctx: *mut c_void, device: DLDevice, address: *mut c_void, stream: *mut c_void);
+
 /// The host's table; valid for the whole life of the process.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -31,9 +53,13 @@ pub struct FfxHost {
     pub version: FfxStr,
     /// Optional: takes one log event, on any thread.
     pub log: Option<FfxLog>,
+    /// Optional, since 1.3, with `free_memory`: device memory of the host's own allocator.
+    pub allocate_memory: Option<FfxAllocateMemory>,
+    /// Optional, since 1.3, with `allocate_memory`.
+    pub free_memory: Option<FfxFreeMemory>,
 }
 
-tables! { FfxHost { ctx, version, log } }
+tables! { FfxHost { ctx, version, log, allocate_memory, free_memory } }
 
 // SAFETY: the table is immutable after construction and its slots may be called from any thread by contract.
 unsafe impl Send for FfxHost {}

@@ -68,6 +68,6 @@ pub use table::{Field, Head, Table, TableError};
 /// Major version of this ABI. Tables with another major are not read beyond their head.
 pub const ABI_MAJOR: u16 = 1;
 /// Minor version of this ABI: counts the appended fields of all tables together.
-pub const ABI_MINOR: u16 = 2;
+pub const ABI_MINOR: u16 = 3;
 /// Name of the symbol that a plugin library exports, with the type [`FfxEntry`].
 pub const ENTRY_SYMBOL: &str = "ffx_plugin_entry_v1";

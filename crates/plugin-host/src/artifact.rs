@@ -21,29 +21,29 @@ impl LoadedBackend {
     /// # Errors
     /// The library cannot be read any more.
     pub fn library_checksum(&self) -> Result<Option<String>, HostError> {
-        if let Some(known) = self.0.checksum.get() {
+        if let Some(known) = self.plugin.checksum.get() {
             return Ok(Some(known.clone()));
         }
-        let library = match &self.0.source {
+        let library = match &self.plugin.source {
             Source::BuiltIn => return Ok(None),
             Source::Manifest(path) => Manifest::read(path)?.library_path(path),
             Source::Library(path) => path.clone(),
         };
         let found = crate::manifest::sha256_of(&library)?;
-        Ok(Some(self.0.checksum.get_or_init(|| found).clone()))
+        Ok(Some(self.plugin.checksum.get_or_init(|| found).clone()))
     }
 
-    /// The string under which artifacts of a device (`None`: the first usable one) are made and loaded: a part of the key
+    /// The string under which artifacts of a device (`None`: that of this backend) are made and loaded: a part of the key
     /// of a cache. `None` where the backend makes no artifacts.
     ///
     /// # Errors
     /// No usable device, or the plugin's own.
     pub fn artifact_compat(&self, device: Option<DLDevice>) -> Result<Option<String>, HostError> {
-        let Some(slots) = self.0.slots.artifacts else { return Ok(None) };
-        let device = self.device_or_first(device)?;
+        let Some(slots) = self.plugin.slots.artifacts else { return Ok(None) };
+        let device = self.device_or_own(device)?;
         let given = collect(self.name(), "artifact_compat_string", |sink, user, error| {
             // SAFETY: the sink and what it collects live through the call.
-            unsafe { (slots.compat_string)(self.0.slots.ctx, device, sink, user, error) }
+            unsafe { (slots.compat_string)(self.plugin.slots.ctx, device, sink, user, error) }
         })?;
         let Some(text) = given else { return Ok(None) };
         let text = String::from_utf8(text).ok().filter(|t| t.len() <= MAX_COMPAT);
@@ -62,7 +62,7 @@ impl LoadedBackend {
         device: Option<DLDevice>,
     ) -> Result<LoadedExecutable, HostError> {
         let not_offered = || HostError::NotOffered { backend: self.name().to_owned(), slot: "artifact_load" };
-        let slots = self.0.slots.artifacts.ok_or_else(not_offered)?;
+        let slots = self.plugin.slots.artifacts.ok_or_else(not_offered)?;
         let (program_interface, bytes) = unframed(bytes).ok_or_else(|| HostError::Plugin {
             backend: self.name().to_owned(),
             call: "artifact_load",
@@ -74,18 +74,18 @@ impl LoadedBackend {
         })?;
         let artifact = FfxArtifact {
             head: Head::of::<FfxArtifact>(),
-            device: self.device_or_first(device)?,
+            device: self.device_or_own(device)?,
             bytes: bytes.as_ptr(),
             n_bytes: bytes.len(),
         };
         let mut executable = std::ptr::null_mut();
         call(self.name(), "artifact_load", |error| {
             // SAFETY: the artifact, the place and the error struct live through the call.
-            unsafe { (slots.load)(self.0.slots.ctx, &artifact, &mut executable, error) }
+            unsafe { (slots.load)(self.plugin.slots.ctx, &artifact, &mut executable, error) }
         })?;
         // SAFETY: a successful `artifact_load` hands over an executable of this plugin; the inputs that it writes were
         // recorded when it was saved.
-        unsafe { LoadedExecutable::adopt(Arc::clone(&self.0), executable, program_interface) }
+        unsafe { LoadedExecutable::adopt(Arc::clone(&self.plugin), executable, program_interface) }
     }
 }
 

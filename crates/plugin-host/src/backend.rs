@@ -24,7 +24,7 @@ pub struct CompileArgs<'a> {
     pub ir: FfxIrVersion,
     /// The program.
     pub bytes: &'a [u8],
-    /// Device to compile for; `None` is the first usable one.
+    /// Device to compile for; `None` is that of the backend ([`LoadedBackend::device`]).
     pub device: Option<DLDevice>,
     /// Mode; empty is `default`.
     pub mode: &'a str,
@@ -33,7 +33,7 @@ pub struct CompileArgs<'a> {
 }
 
 impl<'a> CompileArgs<'a> {
-    /// A program for the first usable device, in default mode, without options.
+    /// A program for the backend's device, in default mode, without options.
     pub fn new(ir: FfxIrVersion, bytes: &'a [u8]) -> Self {
         Self { ir, bytes, device: None, mode: "", options: &[] }
     }
@@ -54,9 +54,13 @@ impl<'a> CompileArgs<'a> {
     }
 }
 
-/// A plugin that passed the handshake. Cloning shares it.
+/// A plugin that passed the handshake, for one of its devices. Cloning shares the plugin.
 #[derive(Clone)]
-pub struct LoadedBackend(pub(crate) Arc<Inner>);
+pub struct LoadedBackend {
+    pub(crate) plugin: Arc<Inner>,
+    /// The device that was asked for by its number, in place of that of this process.
+    device: Option<DLDevice>,
+}
 
 pub(crate) struct Inner {
     pub(crate) slots: Slots,
@@ -70,7 +74,7 @@ pub(crate) struct Inner {
 
 impl std::fmt::Debug for LoadedBackend {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "LoadedBackend({} from {})", self.name(), self.0.source)
+        write!(f, "LoadedBackend({} from {})", self.name(), self.plugin.source)
     }
 }
 
@@ -93,47 +97,60 @@ impl LoadedBackend {
             return Err(HostError::handshake(name, reason));
         }
         crate::inspection::entered(&slots);
-        Ok(Self(Arc::new(Inner {
-            slots,
-            described,
-            source,
-            checksum: OnceLock::new(),
-            device: OnceLock::new(),
-        })))
+        let (checksum, device) = (OnceLock::new(), OnceLock::new());
+        let plugin = Arc::new(Inner { slots, described, source, checksum, device });
+        Ok(Self { plugin, device: None })
+    }
+
+    /// The same backend for the device of this number.
+    ///
+    /// # Errors
+    /// There is no such device, with the numbers that there are, or it cannot be used, with the reason.
+    pub fn on_device(&self, ordinal: i32) -> Result<Self, HostError> {
+        let devices = self.devices()?;
+        let found = devices.iter().find(|d| d.device.device_id == ordinal);
+        let reason = match found {
+            None => Some(format!("there is no device {ordinal}; {}", numbers(&devices))),
+            Some(device) => device.unavailable_because.clone(),
+        };
+        if let Some(reason) = reason {
+            return Err(HostError::NoDevice { backend: self.name().to_owned(), reason });
+        }
+        Ok(Self { plugin: Arc::clone(&self.plugin), device: found.map(|d| d.device) })
     }
 
     /// Name.
     pub fn name(&self) -> &str {
-        &self.0.described.name
+        &self.plugin.described.name
     }
     /// Version of the plugin itself.
     pub fn version(&self) -> &str {
-        &self.0.described.version
+        &self.plugin.described.version
     }
     /// Program forms that it reads.
     pub fn reads(&self) -> &[FfxIrVersion] {
-        &self.0.described.reads
+        &self.plugin.described.reads
     }
     /// Compile modes, `default` first.
     pub fn modes(&self) -> &[String] {
-        &self.0.described.modes
+        &self.plugin.described.modes
     }
     /// Options of `compile`.
     pub fn options(&self) -> &[OptionInfo] {
-        &self.0.described.options
+        &self.plugin.described.options
     }
     /// Its devices, queried at each call: unusable ones give a reason.
     pub fn devices(&self) -> Result<Vec<DeviceInfo>, HostError> {
-        handshake::devices(&self.0.slots, self.name())
+        handshake::devices(&self.plugin.slots, self.name())
     }
 
     /// Version of the ABI that the plugin was built with, as `major.minor`.
     pub fn abi(&self) -> String {
-        format!("{ABI_MAJOR}.{}", self.0.slots.minor)
+        format!("{ABI_MAJOR}.{}", self.plugin.slots.minor)
     }
     /// The effective minor of the ABI between this host and the plugin: neither side uses later additions.
     pub fn effective_minor(&self) -> u16 {
-        self.0.slots.minor.min(ABI_MINOR)
+        self.plugin.slots.minor.min(ABI_MINOR)
     }
     /// Whether the plugin has an extension of this name.
     pub fn has_extension(&self, name: &str) -> bool {
@@ -141,7 +158,7 @@ impl LoadedBackend {
     }
     /// The table of an extension, where the plugin has it.
     pub(crate) fn extension(&self, name: &str) -> Option<*const std::ffi::c_void> {
-        let slots = &self.0.slots;
+        let slots = &self.plugin.slots;
         // SAFETY: the slot is the plugin's own; the name lives through the call.
         let table = unsafe { slots.get_extension?(slots.ctx, FfxStr::new(name)) };
         Some(table).filter(|t| !t.is_null())
@@ -149,7 +166,7 @@ impl LoadedBackend {
 
     /// Everything for a listing. Never fails: errors of queries become the reason.
     pub fn info(&self) -> BackendInfo {
-        let d = &self.0.described;
+        let d = &self.plugin.described;
         let (devices, unavailable_because) = match self.devices() {
             Ok(devices) => {
                 let reason = no_usable(&devices);
@@ -166,7 +183,7 @@ impl LoadedBackend {
             reads: d.reads.clone(),
             abi: self.abi(),
             unavailable_because,
-            ..BackendInfo::new(self.name(), self.0.source.clone())
+            ..BackendInfo::new(self.name(), self.plugin.source.clone())
         }
     }
 
@@ -181,12 +198,12 @@ impl LoadedBackend {
         self.with_request(args, |request| {
             call(self.name(), "compile", |error| {
                 // SAFETY: the request and what it points to, the place and the error struct live through the call.
-                unsafe { (self.0.slots.compile)(self.0.slots.ctx, request, &mut executable, error) }
+                unsafe { (self.plugin.slots.compile)(self.plugin.slots.ctx, request, &mut executable, error) }
             })
         })?;
         // SAFETY: a successful `compile` hands over an executable of this plugin, which writes the inputs that its program
         // declares.
-        unsafe { LoadedExecutable::adopt(Arc::clone(&self.0), executable, program_interface) }
+        unsafe { LoadedExecutable::adopt(Arc::clone(&self.plugin), executable, program_interface) }
     }
 
     /// The nodes of a program that the backend refuses, with reasons. A backend without this function refuses none:
@@ -197,12 +214,12 @@ impl LoadedBackend {
             // SAFETY: `user` is the vector below, lent for the call; `info` is the plugin's, checked while it is read.
             unsafe { (*user.cast::<Collected>()).push(refusal(info)) }
         }
-        let Some(query) = self.0.slots.query_support else { return Ok(Vec::new()) };
+        let Some(query) = self.plugin.slots.query_support else { return Ok(Vec::new()) };
         let mut found = Collected::new();
         self.with_request(args, |request| {
             call(self.name(), "query_support", |error| {
                 // SAFETY: everything lent lives through the call.
-                unsafe { query(self.0.slots.ctx, request, sink, (&raw mut found).cast(), error) }
+                unsafe { query(self.plugin.slots.ctx, request, sink, (&raw mut found).cast(), error) }
             })
         })?;
         found.into_iter().collect::<Result<_, _>>().map_err(|r| HostError::handshake(self.name(), r))
@@ -210,13 +227,13 @@ impl LoadedBackend {
 
     /// Device memory that a program will need; `None` where the backend does not report it.
     pub fn memory_estimate(&self, args: &CompileArgs<'_>) -> Result<Option<MemoryEstimate>, HostError> {
-        let Some(estimate) = self.0.slots.memory_estimate else { return Ok(None) };
+        let Some(estimate) = self.plugin.slots.memory_estimate else { return Ok(None) };
         let head = Head::of::<FfxMemoryEstimate>();
         let mut out = FfxMemoryEstimate { head, constant_bytes: 0, peak_bytes: 0, code_bytes: 0 };
         let answer = self.with_request(args, |request| {
             call(self.name(), "memory_estimate", |error| {
                 // SAFETY: everything lent lives through the call.
-                unsafe { estimate(self.0.slots.ctx, request, &mut out, error) }
+                unsafe { estimate(self.plugin.slots.ctx, request, &mut out, error) }
             })
         });
         match answer {
@@ -240,7 +257,7 @@ impl LoadedBackend {
     ) -> Result<T, HostError> {
         self.check_names(args.mode, args.options)?;
         let (ir, bytes) = for_reader(self.name(), self.reads(), args.ir, args.bytes)?;
-        let device = self.device_or_first(args.device)?;
+        let device = self.device_or_own(args.device)?;
         let program =
             FfxProgram { head: Head::of::<FfxProgram>(), ir, bytes: bytes.as_ptr(), n_bytes: bytes.len() };
         let pair = |&(name, value): &(&str, &str)| FfxNameValue {
@@ -299,22 +316,23 @@ impl LoadedBackend {
         Ok(())
     }
 
-    /// The device given, else the first usable one.
-    pub(crate) fn device_or_first(&self, device: Option<DLDevice>) -> Result<DLDevice, HostError> {
-        device.map_or_else(|| self.first_device(), Ok)
+    /// The device given, else that of this backend.
+    pub(crate) fn device_or_own(&self, device: Option<DLDevice>) -> Result<DLDevice, HostError> {
+        device.map_or_else(|| self.device(), Ok)
     }
 
-    /// The device of this process: the first usable one, or the one with its [local rank](set_local_rank) where a launcher has
-    /// started several processes on this machine. It stays the same once it was found, even where it is lost.
+    /// The device that programs run on: the one [asked for](Self::on_device), else that of this process, which is the first usable one, or the
+    /// one with its [local rank](set_local_rank) where a launcher has started several processes on this machine. It stays the same once it
+    /// was found, even where it is lost.
     ///
     /// # Errors
     /// No device is usable; the error has the reason of each.
-    pub fn first_device(&self) -> Result<DLDevice, HostError> {
-        if let Some(device) = self.0.device.get() {
+    pub fn device(&self) -> Result<DLDevice, HostError> {
+        if let Some(device) = self.device.as_ref().or_else(|| self.plugin.device.get()) {
             return Ok(*device);
         }
         let device = self.find_device()?;
-        Ok(*self.0.device.get_or_init(|| device))
+        Ok(*self.plugin.device.get_or_init(|| device))
     }
 
     fn find_device(&self) -> Result<DLDevice, HostError> {
@@ -335,6 +353,12 @@ static LOCAL_RANK: AtomicUsize = AtomicUsize::new(0);
 /// is loaded.
 pub fn set_local_rank(rank: usize) {
     LOCAL_RANK.store(rank, Ordering::Relaxed);
+}
+
+/// The numbers of a backend's devices, in words.
+fn numbers(devices: &[DeviceInfo]) -> String {
+    let all: Vec<_> = devices.iter().map(|d| d.device.device_id.to_string()).collect();
+    if all.is_empty() { "the backend lists none".to_owned() } else { format!("there are {}", all.join(", ")) }
 }
 
 /// Why no device can be used; `None` where one can.

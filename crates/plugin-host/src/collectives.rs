@@ -1,6 +1,7 @@
 //! Programs on many ranks: engines of plugins (the extension `ferroflux.collectives.v1`), the communicators that they make,
 //! and executables that use them (`ferroflux.collective-programs.v1`). No engine is here.
 
+use std::ffi::c_void;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,6 +28,20 @@ pub struct World {
     pub address: String,
     /// How long a rank is waited for; `None` is the engine's own limit.
     pub timeout: Option<Duration>,
+}
+
+impl World {
+    /// As a table that borrows it.
+    fn lent(&self) -> FfxWorld {
+        FfxWorld {
+            head: Head::of::<FfxWorld>(),
+            rank: self.rank as u32,
+            size: self.size as u32,
+            device: self.device,
+            address: FfxStr::new(&self.address),
+            timeout_ms: self.timeout.map_or(0, |t| t.as_millis().clamp(1, u128::from(u64::MAX)) as u64),
+        }
+    }
 }
 
 /// An engine that exchanges data between ranks.
@@ -117,14 +132,7 @@ impl Engine {
     /// # Errors
     /// The engine's: a rank that does not come.
     pub fn join(&self, world: &World) -> Result<Communicator, HostError> {
-        let raw_world = FfxWorld {
-            head: Head::of::<FfxWorld>(),
-            rank: world.rank as u32,
-            size: world.size as u32,
-            device: world.device,
-            address: FfxStr::new(&world.address),
-            timeout_ms: world.timeout.map_or(0, |t| t.as_millis().clamp(1, u128::from(u64::MAX)) as u64),
-        };
+        let raw_world = world.lent();
         let missing = || HostError::MissingSlot { backend: self.name.clone(), slot: "join" };
         let join = self.table.join.ok_or_else(missing)?;
         let mut raw = std::ptr::null_mut();
@@ -132,10 +140,30 @@ impl Engine {
             // SAFETY: world, place and error struct live through the call.
             unsafe { join(self.table.ctx, &raw_world, &mut raw, error) }
         })?;
-        self.adopt(raw, (world.rank, world.size), world.device)
+        self.owned(raw, (world.rank, world.size), world.device)
     }
 
-    fn adopt(
+    /// A communicator over one that the process has of the engine's own library (`ncclComm_t`), with this rank's number, the number of ranks
+    /// and the device in `world`. No other rank is asked.
+    ///
+    /// # Safety
+    /// The native communicator lives longer than the result and its clones, and its library is not called with it by others at the same
+    /// time.
+    ///
+    /// # Errors
+    /// An engine that takes none over, one of another rank or size.
+    pub unsafe fn adopt(&self, native: *mut c_void, world: &World) -> Result<Communicator, HostError> {
+        let missing = || HostError::NotOffered { backend: self.name.clone(), slot: "adopt" };
+        let adopt = self.table.adopt.ok_or_else(missing)?;
+        let (raw_world, mut raw) = (world.lent(), std::ptr::null_mut());
+        call(&self.name, "adopt", |error| {
+            // SAFETY: world, place and error struct live through the call; the caller answers for the native communicator.
+            unsafe { adopt(self.table.ctx, native, &raw_world, &mut raw, error) }
+        })?;
+        self.owned(raw, (world.rank, world.size), world.device)
+    }
+
+    fn owned(
         &self,
         raw: *mut FfxCommunicator,
         (rank, size): (usize, usize),
@@ -177,7 +205,7 @@ impl Communicator {
             // SAFETY: the communicator lives; place and error struct live through the call.
             unsafe { split(engine.table.ctx, self.0.raw, color as u32, key as u32, &mut raw, error) }
         })?;
-        engine.adopt(raw, (rank, size), self.0.device)
+        engine.owned(raw, (rank, size), self.0.device)
     }
 
     /// The bytes of all ranks, in their order; every rank passes as many.

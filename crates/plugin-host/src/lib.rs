@@ -47,6 +47,7 @@ pub use collectives::{Communicator, Engine, World};
 pub use discovery::{Folder, PATH_VARIABLE, SearchPath};
 pub use error::{HostError, PluginFailure};
 pub use executable::LoadedExecutable;
+pub use host_table::{DeviceAllocator, set_device_allocator};
 pub use info::{BackendInfo, DeviceInfo, MemoryEstimate, OptionInfo, OptionKind, Refusal, Source};
 pub use inspection::{ExchangeRun, Listing, StepObserver, StepRun, observe_steps};
 pub use ir_core::nearest;

@@ -78,31 +78,32 @@ impl Inner {
 impl LoadedBackend {
     /// Whether tensors may stay on its devices between calls.
     pub fn has_device_memory(&self) -> bool {
-        self.0.slots.memory.is_some()
+        self.plugin.slots.memory.is_some()
     }
     /// A copy of a host tensor on a device.
     ///
     /// # Errors
     /// The backend keeps no tensors on devices, or the plugin's error.
     pub fn to_device(&self, tensor: &Tensor, device: DLDevice) -> Result<DeviceTensor, HostError> {
-        self.0.to_device(tensor, device)
+        self.plugin.to_device(tensor, device)
     }
     /// A copy of a device tensor on the host.
     ///
     /// # Errors
     /// As for [`to_device`](Self::to_device).
     pub fn to_host(&self, tensor: &DeviceTensor) -> Result<Tensor, HostError> {
-        self.0.to_host(tensor)
+        self.plugin.to_host(tensor)
     }
     /// A tensor on a device with the dtype, sizes and strides of another one; its elements are not set.
     ///
     /// # Errors
     /// As for [`to_device`](Self::to_device).
     pub fn allocate_like(&self, like: &Value, device: DLDevice) -> Result<Value, HostError> {
-        let allocate = self.0.memory("allocate")?.allocate.ok_or_else(|| self.0.not_offered("allocate"))?;
-        self.0.made("allocate", like, |like, out, error| {
+        let allocate =
+            self.plugin.memory("allocate")?.allocate.ok_or_else(|| self.plugin.not_offered("allocate"))?;
+        self.plugin.made("allocate", like, |like, out, error| {
             // SAFETY: everything lent lives through the call.
-            unsafe { allocate(self.0.slots.ctx, like, device, out, error) }
+            unsafe { allocate(self.plugin.slots.ctx, like, device, out, error) }
         })
     }
     /// Writes the elements of `from` over those of `to`, a tensor on one of the backend's devices; done when it returns.
@@ -113,12 +114,12 @@ impl LoadedBackend {
     /// # Errors
     /// The backend does not copy, or its own error (other dtypes or sizes).
     pub unsafe fn copy(&self, from: &Value, to: &DeviceTensor) -> Result<(), HostError> {
-        let copy = self.0.memory("copy")?.copy.ok_or_else(|| self.0.not_offered("copy"))?;
+        let copy = self.plugin.memory("copy")?.copy.ok_or_else(|| self.plugin.not_offered("copy"))?;
         let done = lend_one(from, |from| {
             lend_one(to, |to| {
                 call(self.name(), "copy", |error| {
                     // SAFETY: both tensors live through the call; the caller promises the rest.
-                    unsafe { copy(self.0.slots.ctx, from, to, std::ptr::null_mut(), error) }
+                    unsafe { copy(self.plugin.slots.ctx, from, to, std::ptr::null_mut(), error) }
                 })
             })
         });
@@ -127,30 +128,30 @@ impl LoadedBackend {
 
     /// Whether it makes streams.
     pub fn has_streams(&self) -> bool {
-        self.0.slots.streams.is_some()
+        self.plugin.slots.streams.is_some()
     }
     /// A new stream of a device, for [`LoadedExecutable::execute_on`](crate::LoadedExecutable::execute_on).
     ///
     /// # Errors
     /// The backend makes no streams, or its own error.
     pub fn create_stream(&self, device: DLDevice) -> Result<DeviceStream, HostError> {
-        let create = self.0.streams("create")?.create;
+        let create = self.plugin.streams("create")?.create;
         let mut out = std::ptr::null_mut();
         call(self.name(), "stream create", |error| {
             // SAFETY: the place and the error struct live through the call.
-            unsafe { create(self.0.slots.ctx, device, &mut out, error) }
+            unsafe { create(self.plugin.slots.ctx, device, &mut out, error) }
         })?;
         let raw = NonNull::new(out).ok_or_else(|| {
             HostError::handshake(self.name(), "create gave the default stream as a new one")
         })?;
-        Ok(DeviceStream { raw, device, plugin: Arc::clone(&self.0), lent: Mutex::default() })
+        Ok(DeviceStream { raw, device, plugin: Arc::clone(&self.plugin), lent: Mutex::default() })
     }
     /// Waits for all work on a device's default stream.
     ///
     /// # Errors
     /// The backend makes no streams, or a failure of that work.
     pub fn synchronize(&self, device: DLDevice) -> Result<(), HostError> {
-        self.0.wait_for(device, std::ptr::null_mut())
+        self.plugin.wait_for(device, std::ptr::null_mut())
     }
 }
 

@@ -122,11 +122,19 @@ impl Registry {
         readable.or_else(|| self.entries.iter().find(|e| e.name == name))
     }
 
-    /// Finds a backend by name, or loads a library by its path; [`Registry::is_path`] decides between the two.
+    /// Finds a backend by name, or loads a library by its path; [`Registry::is_path`] decides between the two. `NAME:N` is that backend
+    /// for its device of this number.
     ///
     /// # Errors
-    /// An unknown name, with similar and available ones; the reason why the plugin does not load.
+    /// An unknown name, with similar and available ones; the reason why the plugin does not load; no such device.
     pub fn load(&self, name: &str) -> Result<LoadedBackend, HostError> {
+        match numbered(name).filter(|_| self.named(name).is_none() && !Path::new(name).is_file()) {
+            Some((plugin, ordinal)) => self.load_plugin(plugin)?.on_device(ordinal),
+            None => self.load_plugin(name),
+        }
+    }
+
+    fn load_plugin(&self, name: &str) -> Result<LoadedBackend, HostError> {
         if self.is_path(name) {
             return load_library(Path::new(name));
         }
@@ -168,7 +176,7 @@ impl Entry {
         let loaded = unsafe { LoadedBackend::enter(entry, Some(&self.name), self.source.clone()) }?;
         if let Origin::Manifest { manifest, .. } = &self.origin {
             // The loaded library had this checksum, even if the file changes later.
-            loaded.0.checksum.get_or_init(|| manifest.sha256.clone());
+            loaded.plugin.checksum.get_or_init(|| manifest.sha256.clone());
         }
         Ok(loaded)
     }
@@ -182,6 +190,13 @@ impl Entry {
             },
         }
     }
+}
+
+/// The parts of `NAME:N`.
+fn numbered(text: &str) -> Option<(&str, i32)> {
+    let (name, number) = text.rsplit_once(':')?;
+    let digits = !name.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
+    Some((name, number.parse().ok().filter(|_| digits)?))
 }
 
 /// Whether a file's name is that of a library, with or without a version after it (`libx.so.6.0`).
@@ -204,6 +219,15 @@ fn load_library(path: &Path) -> Result<LoadedBackend, HostError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_number_behind_a_name_is_a_device() {
+        assert_eq!(numbered("cuda:1"), Some(("cuda", 1)));
+        assert_eq!(numbered("./a.so:12"), Some(("./a.so", 12)));
+        for none in ["cuda", "cuda:", ":1", "cuda:-1", "cuda:+1", "cuda:x", "cuda:99999999999"] {
+            assert_eq!(numbered(none), None, "{none}");
+        }
+    }
 
     #[test]
     fn paths_and_names_are_told_apart() {

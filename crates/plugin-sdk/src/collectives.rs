@@ -36,6 +36,23 @@ pub trait CollectiveEngine: Send + Sync + 'static {
     /// # Errors
     /// A rank that does not come within the time limit.
     fn join(&self, world: &World) -> Result<Box<dyn Communicator>, PluginError>;
+
+    /// A communicator over one of the engine's own library that the caller has (`ncclComm_t`); the world says rank, size and device. It asks
+    /// no other rank.
+    ///
+    /// # Safety
+    /// The native communicator lives longer than the result, and its library is not called with it by others at the same time.
+    ///
+    /// # Errors
+    /// The engine has none to take over, or one of another rank or size.
+    unsafe fn adopt(
+        &self,
+        native: *mut std::ffi::c_void,
+        world: &World,
+    ) -> Result<Box<dyn Communicator>, PluginError> {
+        let _ = (native, world);
+        Err(PluginError::unsupported("this engine takes no communicators over"))
+    }
 }
 
 /// An exchange as an engine gets it. Blocks are row-major without gaps.

@@ -52,7 +52,7 @@ static void run(const FfxPlugin *plugin, FfxExecutable *exe, FfxError *error) {
 }
 
 int main(int argc, char **argv) {
-  FfxHost host = {FFX_HEAD(FfxHost), NULL, {(const uint8_t *)"old", 3}, take_log};
+  FfxHost host = {.head = FFX_HEAD(FfxHost), .version = {(const uint8_t *)"old", 3}, .log = take_log};
   FfxError error = {FFX_HEAD(FfxError), 0, 0, {0}, {0}};
   void *library = argc > 1 ? dlopen(argv[1], RTLD_NOW) : NULL;
   if (library == NULL) return 2;

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use ferroflux::foreign::dlpack::Access;
-use ferroflux::foreign::{Callable as Code, Results, size_input};
+use ferroflux::foreign::dlpack::{Access, DL_CUDA, DL_ROCM, DLDevice};
+use ferroflux::foreign::{Callable as Code, Communicator, Results, adopt_communicator, size_input};
 use ferroflux::fx_ir::Graph;
 use ferroflux::{Mode, Options, Program, Tensor, Value};
 use pyo3::exceptions::PyValueError;
@@ -13,6 +13,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use smallvec::SmallVec;
 
+use crate::allocator;
 use crate::error::{Error, guarded, raised};
 use crate::exchange::{current_stream, lend};
 use crate::process::without_lock;
@@ -57,10 +58,10 @@ impl Place {
     }
 }
 
-/// A compiled graph: `Callable(text, places, backend, mode, options, seed, cache)`.
+/// A compiled graph: `Callable(text, places, backend, mode, options, seed, cache, groups)`.
 ///
 /// `text` is fx text; `places` has for each argument of a call `read`, `write`, `constant:NAME`, `size`, `int` or `skip`;
-/// `seed` is called for each call that draws random numbers.
+/// `seed` is called for each call that draws random numbers; `groups` has the process groups of the graph's exchanges.
 #[pyclass(frozen, dict, module = "ferroflux")]
 pub(crate) struct Callable {
     text: String,
@@ -68,7 +69,9 @@ pub(crate) struct Callable {
     places: Vec<Place>,
     constants: usize,
     seed: Py<PyAny>,
-    device: Option<i32>,
+    groups: Groups,
+    /// The device of another kind than the host that it runs on.
+    device: Option<DLDevice>,
     /// The code of each set of weights, the last used one first.
     bound: Mutex<Vec<Arc<BoundCode>>>,
     /// The code that takes weights as inputs.
@@ -84,6 +87,17 @@ struct Given<'py> {
     held: SmallVec<[Bound<'py, PyAny>; 16]>,
 }
 
+/// The device of a backend's name, as torch numbers them (`cuda:1`); `None` for the host.
+fn device_named(backend: &str) -> Option<DLDevice> {
+    let (name, number) = backend.split_once(':').unwrap_or((backend, "0"));
+    let device_type = match name {
+        "cuda" => DL_CUDA,
+        "rocm" => DL_ROCM,
+        _ => return None,
+    };
+    Some(DLDevice { device_type, device_id: number.parse().ok()? })
+}
+
 /// Empties a list, without the slice that Python's own protocol makes for that.
 fn emptied(list: &Bound<'_, PyList>) -> PyResult<()> {
     // SAFETY: the list is alive; null stands for no new elements.
@@ -91,13 +105,29 @@ fn emptied(list: &Bound<'_, PyList>) -> PyResult<()> {
     if done == 0 { Ok(()) } else { Err(PyErr::fetch(list.py())) }
 }
 
-fn compiled(text: &str, options: &Options) -> Result<Code, ferroflux::Error> {
+/// Ranks by the name of their group.
+type Groups = Vec<(String, Communicator)>;
+
+/// The communicators of torch's process groups: name, native address, this process's rank and the number of ranks of each.
+fn adopted(backend: &str, groups: Vec<(String, usize, usize, usize)>) -> Result<Groups, ferroflux::Error> {
+    let one = |(name, native, rank, size): (String, usize, usize, usize)| {
+        let native = std::ptr::with_exposed_provenance_mut(native);
+        // SAFETY: torch's communicator; Python's half asks before each call whether it is still there. torch calls NCCL with it while
+        // Python's lock is held, or in a backward pass, which waits for compiled code.
+        let group = unsafe { adopt_communicator(backend, native, rank, size) }?;
+        Ok((name, group))
+    };
+    groups.into_iter().map(one).collect()
+}
+
+fn compiled(text: &str, options: &Options, groups: &Groups) -> Result<Code, ferroflux::Error> {
     guarded(|| {
         let graph: Graph = text
             .parse()
             .map_err(|e: ferroflux::fx_ir::text::TextError| ferroflux::Error::Internal(e.to_string()))?;
         let nothing = |_: &ferroflux::Weight| Ok(None);
-        Program::from_graph(graph, &nothing)?.compile_for_caller(options, Results::Lent)
+        let groups: Vec<_> = groups.iter().map(|(name, group)| (name.as_str(), group)).collect();
+        Program::from_graph(graph, &nothing)?.compile_for_ranks(options, Results::Lent, &groups)
     })
 }
 
@@ -119,7 +149,8 @@ impl Callable {
             None if bound.len() == 1 && bound[0].compare(&[]) == Change::Same => Arc::clone(&bound[0]),
             None => {
                 drop(bound);
-                let code = without_lock(py, || compiled(&self.text, &self.options)).map_err(raised)?;
+                let code =
+                    without_lock(py, || compiled(&self.text, &self.options, &self.groups)).map_err(raised)?;
                 let one = BoundCode::new(Ready::new(py, code, self.device.is_some())?);
                 self.list().insert(0, Arc::clone(&one));
                 one.bind(&weights, stamps)?;
@@ -179,7 +210,7 @@ impl Callable {
         }
         // Quotes within names are escaped, so this is found at placeholders alone.
         let text = self.text.replace("= parameter \"", "= input \"");
-        let code = without_lock(py, || compiled(&text, &self.options)).map_err(raised)?;
+        let code = without_lock(py, || compiled(&text, &self.options, &self.groups)).map_err(raised)?;
         let code = Ready::new(py, code, self.device.is_some())?;
         self.list().clear();
         Ok(self.open.get_or_init(|| code))
@@ -218,13 +249,9 @@ impl Callable {
         self.append(&mut given, args, all)?;
         let values = &mut given.values;
         let seed = if code.draws() { self.seed.call0(py)?.extract::<i64>(py)? as u64 } else { 0 };
-        let ordinal = values.iter().find_map(|v| match v {
-            Value::Device(t) => Some(t.device().ordinal),
-            Value::Host(_) => None,
-        });
-        let ordinal = ordinal.unwrap_or(0);
+        let ordinal = self.device.map_or(0, |device| device.device_id);
         let stream = match self.device {
-            Some(kind) => current_stream(py, kind, ordinal)?,
+            Some(device) => current_stream(py, device.device_type, ordinal)?,
             None => std::ptr::null_mut(),
         };
         let mut made = Made::default();
@@ -269,7 +296,7 @@ impl Callable {
     // The keyword arguments of a Python constructor.
     #[allow(clippy::too_many_arguments)]
     #[new]
-    #[pyo3(signature = (text, places, backend, mode, options, seed, cache))]
+    #[pyo3(signature = (text, places, backend, mode, options, seed, cache, groups = Vec::new()))]
     fn new(
         py: Python<'_>,
         text: String,
@@ -279,6 +306,7 @@ impl Callable {
         options: Vec<(String, String)>,
         seed: Py<PyAny>,
         cache: bool,
+        groups: Vec<(String, usize, usize, usize)>,
     ) -> PyResult<Callable> {
         let mode: Mode =
             mode.parse().map_err(|e: ferroflux::UnknownMode| PyValueError::new_err(e.to_string()))?;
@@ -291,12 +319,15 @@ impl Callable {
         }
         let places = places.iter().map(|p| Place::parse(p)).collect::<PyResult<Vec<_>>>()?;
         let constants = places.iter().filter(|p| matches!(p, Place::Constant(_))).count();
-        let code = without_lock(py, || compiled(&text, &chosen)).map_err(raised)?;
-        let device = match backend {
-            "cuda" => Some(ferroflux::foreign::dlpack::DL_CUDA),
-            "rocm" => Some(ferroflux::foreign::dlpack::DL_ROCM),
-            _ => None,
-        };
+        let device = device_named(backend);
+        if device.is_some_and(|device| device.device_type == DL_CUDA) {
+            allocator::install(py);
+        }
+        let (code, groups) = without_lock(py, || {
+            let groups = guarded(|| adopted(backend, groups))?;
+            Ok((compiled(&text, &chosen, &groups)?, groups))
+        })
+        .map_err(raised)?;
         let (bound, open) = (Mutex::new(Vec::new()), OnceLock::new());
         let made = Callable {
             text,
@@ -304,6 +335,7 @@ impl Callable {
             places,
             constants,
             seed,
+            groups,
             device,
             bound,
             open,

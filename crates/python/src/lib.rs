@@ -3,13 +3,14 @@
 //! - [`callable`]: a compiled graph, called with torch's tensors without copies and without Python's lock.
 //! - [`archive`]: models of `torch.export`, called with arrays of any framework.
 //! - [`process`]: threads after a fork. [`weights`]: weights that are bound to code.
-//! - [`results`]: torch's memory for results. [`exchange`]: tensors between Python and compiled code.
+//! - [`results`]: torch's memory for results. [`allocator`]: its memory for everything else on a device. [`exchange`]: tensors between Python and compiled code.
 //! - [`error`]: errors as Python's exceptions.
 //! - [`about`]: what is there: backends, operators, this build.
 //!
 //! Not here: the conversion of PyTorch's graphs, and anything that knows TorchDynamo; that is Python.
 
 mod about;
+mod allocator;
 mod archive;
 mod callable;
 mod error;

@@ -60,6 +60,8 @@ impl Context {
 /// A communicator's handle; null once it was aborted.
 struct Handle {
     raw: Mutex<Raw>,
+    /// Whether it is another's, who ends it.
+    borrowed: bool,
     /// Of its ranks, where they have them.
     mailboxes: OnceLock<Mailboxes>,
 }
@@ -124,7 +126,7 @@ impl Shared {
                     Err(TryLockError::WouldBlock) => std::thread::sleep(PAUSE),
                 }
             };
-            if !raw.0.is_null() {
+            if !raw.0.is_null() && !handle.borrowed {
                 // SAFETY: the handle was taken out, so nothing else uses it.
                 unsafe { (self.api.abort)(raw.0) };
             }
@@ -135,8 +137,10 @@ impl Shared {
         self.state().broken.clone().map_or(Ok(()), |why| Err(gone(why)))
     }
 
-    fn adopt(&self, raw: Comm) -> Arc<Handle> {
-        let handle = Arc::new(Handle { raw: Mutex::new(Raw(raw)), mailboxes: OnceLock::new() });
+    /// Keeps a communicator in sight, for when the ranks are not all there any more.
+    fn keep(&self, raw: Comm, borrowed: bool) -> Arc<Handle> {
+        let handle = Handle { raw: Mutex::new(Raw(raw)), borrowed, mailboxes: OnceLock::new() };
+        let handle = Arc::new(handle);
         self.state().handles.push(Arc::downgrade(&handle));
         handle
     }
@@ -212,10 +216,37 @@ impl Rank {
             .map_err(|_| gone(format!("not all of {size} ranks have joined by NCCL within {timeout:?}")))?;
         let raw = raw.map_err(|why| gone(format!("{why} (NCCL_DEBUG=WARN tells more)")))?;
         let shared = Arc::new(Shared { api, context, timeout, state: Mutex::default() });
-        let handle = shared.adopt(raw);
+        let handle = shared.keep(raw, false);
         let stream = OwnStream::new(context)?;
         peers.watch(rank, &shared);
         Rank { shared, handle, rank, size, stream, _peers: Arc::new(peers) }.with_mailboxes()
+    }
+
+    /// A rank of a communicator that another part of the process has. Ranks agree about nothing here, so small exchanges go by NCCL too.
+    ///
+    /// # Safety
+    /// It is a communicator of this library that lives longer than the result, and is called by one thread at a time.
+    pub(super) unsafe fn adopt(
+        api: &'static Api,
+        context: Context,
+        raw: Comm,
+        (rank, size): (usize, usize),
+        timeout: Duration,
+    ) -> Result<Rank, PluginError> {
+        context.enter()?;
+        let (mut ranks, mut number) = (0, 0);
+        // SAFETY: the communicator lives; the places live through the calls.
+        unsafe {
+            api.check("ncclCommCount", (api.count)(raw, &mut ranks)).map_err(gone)?;
+            api.check("ncclCommUserRank", (api.user_rank)(raw, &mut number)).map_err(gone)?;
+        }
+        if (ranks, number) != (size as c_int, rank as c_int) {
+            let what = format!("the communicator is rank {number} of {ranks}, not rank {rank} of {size}");
+            return Err(PluginError::invalid(what));
+        }
+        let shared = Arc::new(Shared { api, context, timeout, state: Mutex::default() });
+        let (handle, peers) = (shared.keep(raw, true), Arc::new(Peers::default()));
+        Ok(Rank { shared, handle, rank, size, stream: OwnStream::new(context)?, _peers: peers })
     }
 
     /// Agrees with the other ranks whether small exchanges go by mailboxes.
@@ -334,7 +365,7 @@ impl Communicator for Rank {
         }
         drop(own);
         let rank = Rank {
-            handle: self.shared.adopt(raw),
+            handle: self.shared.keep(raw, false),
             shared: Arc::clone(&self.shared),
             rank: rank as usize,
             size: size as usize,
@@ -412,7 +443,7 @@ impl Drop for Rank {
     fn drop(&mut self) {
         let _ = self.shared.context.enter();
         let raw = std::mem::replace(&mut *self.handle.lock(), Raw(std::ptr::null_mut()));
-        if !raw.0.is_null() {
+        if !raw.0.is_null() && !self.handle.borrowed {
             // SAFETY: the communicator is this value's own, and nothing uses it any more.
             unsafe { (self.shared.api.destroy)(raw.0) };
         }

@@ -12,6 +12,7 @@ mod mailbox;
 mod peers;
 
 use std::collections::HashMap;
+use std::ffi::c_void;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -44,6 +45,13 @@ impl CollectiveEngine for Engine {
             _ => (in_process(api, world)?, Peers::default()),
         };
         Ok(Box::new(Rank::join(api, context, id, (world.rank, world.size), timeout, peers)?))
+    }
+
+    unsafe fn adopt(&self, native: *mut c_void, world: &World) -> Result<Box<dyn Communicator>, PluginError> {
+        let (api, context) = (Api::load()?, Context::of(world.device.device_id)?);
+        let timeout = world.timeout.unwrap_or(PATIENCE);
+        // SAFETY: the caller's guarantee is passed on unchanged.
+        Ok(Box::new(unsafe { Rank::adopt(api, context, native, (world.rank, world.size), timeout)? }))
     }
 }
 

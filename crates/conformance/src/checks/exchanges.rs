@@ -18,7 +18,7 @@ pub(super) fn exchanges(cx: &mut Cx) -> Result<(), Fault> {
     }
     // An engine of a backend for devices exchanges their memory.
     let host = DeviceId { device_type: plugin_host::dlpack::DL_CPU, device_id: 0 };
-    let device = if backend.has_device_memory() { backend.first_device()? } else { host };
+    let device = if backend.has_device_memory() { backend.device()? } else { host };
     let engine = engine.as_ref().map(|engine| (engine, device));
     if let Some(engine) = engine {
         cx.case("one rank joins, splits and leaves", || joins(engine));

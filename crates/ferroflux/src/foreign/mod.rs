@@ -13,7 +13,8 @@ use std::ffi::c_void;
 use std::sync::{PoisonError, RwLock};
 
 use ir_core::Guard;
-use plugin_host::{Arg, LoadedBackend, Value};
+use plugin_host::{Arg, LoadedBackend, Value, World};
+pub use plugin_host::{Communicator, DeviceAllocator, set_device_allocator};
 use smallvec::SmallVec;
 use tensor::Tensor;
 
@@ -67,6 +68,21 @@ impl Program {
     /// # Errors
     /// As for [`compile`](Program::compile); a graph that mutates its buffers, which such a caller passes as inputs instead.
     pub fn compile_for_caller(&self, options: &Options, results: Results) -> Result<Callable, Error> {
+        self.compile_for_ranks(options, results, &[])
+    }
+
+    /// As [`compile_for_caller`](Self::compile_for_caller), with the ranks of each group that the graph's exchanges name. Every rank calls the
+    /// compiled code as often as the others. It makes the exchanges of the graph in their order, each by itself, so ranks whose graphs are
+    /// unlike otherwise may exchange too.
+    ///
+    /// # Errors
+    /// As for [`compile_for_caller`](Self::compile_for_caller); a backend that runs no exchanges, or in other memory than the groups'.
+    pub fn compile_for_ranks(
+        &self,
+        options: &Options,
+        results: Results,
+        groups: &[(&str, &Communicator)],
+    ) -> Result<Callable, Error> {
         let backend = crate::registry().load(&options.backend)?;
         if graph_plugin::takes_graphs(&backend) {
             return Callable::of_graph_plugin(self, &backend, options);
@@ -75,8 +91,11 @@ impl Program {
         let stage = Stage::Lent { results };
         let lookup = Lookup::new(stage, self.graph(), self.name(), &backend, options);
         let lends = Lends { inputs: true, results };
-        let (form, executable, from_cache) =
+        let (form, mut executable, from_cache) =
             compiled_form(self, &backend, options, (lookup.as_ref(), lends))?;
+        if !groups.is_empty() {
+            executable.attach_groups(groups)?;
+        }
         let code = Code::unbound(&form, executable, &backend);
         let Caller::Model(wiring) = form.caller else {
             return Err(Error::Internal("a compiled model without its inputs and outputs".into()));
@@ -337,6 +356,29 @@ pub fn before_fork() {
 pub fn after_fork() {
     #[cfg(feature = "cpu")]
     backend_cpu::after_fork();
+}
+
+/// Ranks that another part of the process has joined, as a communicator of the library of a backend's engine (`ncclComm_t` for `cuda`), for
+/// [`Program::compile_for_ranks`]. No other rank is asked.
+///
+/// # Safety
+/// The native communicator lives longer than the result and all that is compiled with it, and no one else calls its library with it while
+/// compiled code does.
+///
+/// # Errors
+/// A backend without an engine, an engine that takes none over, another rank or number of ranks.
+pub unsafe fn adopt_communicator(
+    backend: &str,
+    native: *mut c_void,
+    rank: usize,
+    size: usize,
+) -> Result<Communicator, Error> {
+    let loaded = crate::registry().load(backend)?;
+    let missing = || Error::Mesh(format!("backend `{backend}` has no engine for exchanges between ranks"));
+    let engine = loaded.collectives()?.ok_or_else(missing)?;
+    let world = World { rank, size, device: loaded.device()?, address: String::new(), timeout: None };
+    // SAFETY: the caller's guarantee is passed on unchanged.
+    Ok(unsafe { engine.adopt(native, &world) }?)
 }
 
 /// Zeros that stand for a size: see [`size_input`].

@@ -45,7 +45,7 @@ impl Member {
         let found = backend.collectives()?.ok_or_else(missing)?;
         // An engine for devices exchanges the memory of its own plugin's.
         let host = DeviceId { device_type: dlpack::DL_CPU, device_id: place.local_rank as i32 };
-        let device = if backend.has_device_memory() { backend.first_device()? } else { host };
+        let device = if backend.has_device_memory() { backend.device()? } else { host };
         let (rank, size) = (place.rank, place.size);
         let world = found.join(&World {
             rank,

@@ -14,6 +14,11 @@ impl<V: Vendor> Platform for Device<V> {
     const DEVICE_TYPE: i32 = V::DEVICE_TYPE;
     const STREAMS: bool = true;
     type Background = (V::Background, Cache);
+    type Caller = V::Caller;
+
+    fn caller() -> V::Caller {
+        V::caller()
+    }
 
     fn options() -> Vec<OptionSpec> {
         let cache = OptionSpec::new(

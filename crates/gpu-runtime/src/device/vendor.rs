@@ -19,7 +19,11 @@ pub trait Vendor: Calls {
     const DEVICE_TYPE: i32;
     /// What was begun before the device was open.
     type Background;
+    /// Makes the device that was current in a thread current again when it is dropped.
+    type Caller;
 
+    /// What is current in this thread.
+    fn caller() -> Self::Caller;
     /// The options of a compilation that other vendors do not have.
     fn options() -> Vec<OptionSpec> {
         Vec::new()

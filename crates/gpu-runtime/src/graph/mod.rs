@@ -227,7 +227,7 @@ impl<D: Driver> Recorded<D> {
                 self.give_up(name, "the driver has none");
                 Ok(false)
             }
-            Err(e @ (GpuError::Lost { .. } | GpuError::OutOfMemory { .. })) => Err(e),
+            Err(e) if matches!(e, GpuError::Lost { .. }) || e.is_out_of_memory() => Err(e),
             Err(e) => {
                 self.give_up(name, &e.to_string());
                 Ok(false)

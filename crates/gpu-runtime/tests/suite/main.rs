@@ -6,4 +6,5 @@
 mod calls;
 mod common;
 mod held;
+mod lent_memory;
 mod libraries;

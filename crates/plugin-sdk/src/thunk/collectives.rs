@@ -28,6 +28,7 @@ pub fn engine_table(engine: Box<dyn CollectiveEngine>) -> &'static FfxCollective
         abort: Some(abort),
         leave: Some(leave),
         start_several: Some(start_several),
+        adopt: Some(adopt),
     }))
 }
 
@@ -59,24 +60,60 @@ unsafe extern "C" fn join(
     unsafe {
         guard(error, || {
             let out = out.as_mut().ok_or_else(null_out)?;
-            let engine = ctx.cast::<Box<dyn CollectiveEngine>>().as_ref();
-            let engine = engine.ok_or_else(|| PluginError::invalid("the engine's context is null"))?;
-            let world: FfxWorld = request::table(world)?;
-            if world.rank >= world.size {
-                let what = format!("rank {} of {} ranks", world.rank, world.size);
-                return Err(PluginError::invalid(what));
-            }
-            let world = World {
-                rank: world.rank as usize,
-                size: world.size as usize,
-                device: world.device,
-                address: request::text(world.address, "an address")?.to_owned(),
-                timeout: (world.timeout_ms > 0).then(|| Duration::from_millis(world.timeout_ms)),
-            };
-            *out = export(engine.join(&world)?);
+            *out = export(engine(ctx)?.join(&given(world)?)?);
             Ok(())
         })
     }
+}
+
+unsafe extern "C" fn adopt(
+    ctx: *mut c_void,
+    native: *mut c_void,
+    world: *const FfxWorld,
+    out: *mut *mut FfxCommunicator,
+    error: *mut FfxError,
+) -> i32 {
+    // SAFETY: pointers keep the contract that all slots share (`slots`); the context is the engine's; the caller answers for the native
+    // communicator.
+    unsafe {
+        guard(error, || {
+            let out = out.as_mut().ok_or_else(null_out)?;
+            if native.is_null() {
+                return Err(PluginError::invalid("there is no communicator to take over"));
+            }
+            *out = export(engine(ctx)?.adopt(native, &given(world)?)?);
+            Ok(())
+        })
+    }
+}
+
+/// # Safety
+/// `ctx` is null or the context of a table that [`engine_table`] made.
+unsafe fn engine<'a>(ctx: *mut c_void) -> Result<&'a dyn CollectiveEngine, PluginError> {
+    // SAFETY: the context is the leaked box of `engine_table`.
+    let engine = unsafe { ctx.cast::<Box<dyn CollectiveEngine>>().as_ref() };
+    engine.map(|e| &**e).ok_or_else(|| PluginError::invalid("the engine's context is null"))
+}
+
+/// The ranks of a call.
+///
+/// # Safety
+/// As for [`request::table`].
+unsafe fn given(world: *const FfxWorld) -> Result<World, PluginError> {
+    // SAFETY: the caller's guarantee is passed on unchanged.
+    let world: FfxWorld = unsafe { request::table(world)? };
+    if world.rank >= world.size {
+        let what = format!("rank {} of {} ranks", world.rank, world.size);
+        return Err(PluginError::invalid(what));
+    }
+    Ok(World {
+        rank: world.rank as usize,
+        size: world.size as usize,
+        device: world.device,
+        // SAFETY: the text of a table that the caller lends.
+        address: unsafe { request::text(world.address, "an address")? }.to_owned(),
+        timeout: (world.timeout_ms > 0).then(|| Duration::from_millis(world.timeout_ms)),
+    })
 }
 
 unsafe extern "C" fn split(

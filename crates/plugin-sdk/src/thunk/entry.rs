@@ -58,8 +58,8 @@ unsafe fn open<B: Backend>(host: *const FfxHost) -> Result<*const FfxPlugin, Plu
     let host = if host.is_null() {
         Host::NONE
     } else {
-        // SAFETY: the caller's guarantee about the error struct is passed on unchanged.
-        Host::from_table(&unsafe { request::table(host)? })
+        // SAFETY: the caller's guarantee about the host's table is passed on unchanged.
+        unsafe { Host::of_table(&request::table(host)?) }
     };
     let instance = catch(|| {
         let backend = B::open(host)?;

@@ -3,8 +3,7 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use plugin_abi::table::covers;
-use plugin_abi::{FFX_OK, FfxError, Head, Table, write_text};
+use plugin_abi::{FFX_OK, FfxError, write_error};
 
 use crate::{ErrorKind, PluginError};
 
@@ -17,9 +16,10 @@ pub(crate) unsafe fn guard(error: *mut FfxError, body: impl FnOnce() -> Result<(
         Ok(()) => return FFX_OK,
         Err(failure) => failure,
     };
+    let (code, node) = (failure.kind.code(), failure.node.as_deref().unwrap_or(""));
     // SAFETY: the caller's guarantee about `error` is passed on unchanged.
-    unsafe { write_error(error, &failure) };
-    failure.kind.code()
+    unsafe { write_error(error, code, node, &failure.message) };
+    code
 }
 
 /// Runs `body` and turns a panic of any payload into an error.
@@ -46,31 +46,6 @@ fn from_panic(payload: Box<dyn Any + Send>) -> PluginError {
 pub(crate) fn discard(payload: Box<dyn Any + Send>) {
     if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
         std::mem::forget(again);
-    }
-}
-
-/// Writes the fields that the caller's struct covers.
-///
-/// # Safety
-/// As for [`guard`].
-unsafe fn write_error(error: *mut FfxError, failure: &PluginError) {
-    if error.is_null() {
-        return;
-    }
-    // SAFETY: every error struct begins with its head.
-    let size = unsafe { (*error.cast::<Head>()).struct_size };
-    let covered = |name: &str| FfxError::FIELDS.iter().any(|f| f.name == name && covers(size, f));
-    // SAFETY: each field is written only where `struct_size` covers it whole.
-    unsafe {
-        if covered("code") {
-            (&raw mut (*error).code).write(failure.kind.code());
-        }
-        if covered("node") {
-            write_text(&mut (*error).node, failure.node.as_deref().unwrap_or(""));
-        }
-        if covered("message") {
-            write_text(&mut (*error).message, &failure.message);
-        }
     }
 }
 

@@ -66,7 +66,7 @@ fn who_saves_nothing_says_so() {
 fn streams_are_made_used_and_waited_for() {
     with_each_backend(|backend| {
         assert!(backend.has_streams());
-        let host = backend.first_device().unwrap();
+        let host = backend.device().unwrap();
         let (a, b) = (backend.create_stream(host).unwrap(), backend.create_stream(host).unwrap());
         assert_ne!(a.as_raw(), b.as_raw());
         let program = compile(backend, "stream");
@@ -80,7 +80,7 @@ fn streams_are_made_used_and_waited_for() {
         assert!(matches!(backend.create_stream(PHANTOM), Err(HostError::Plugin { .. })));
     });
     let (one, other) = (common::embedded(), common::dynamic());
-    let stream = one.create_stream(one.first_device().unwrap()).unwrap();
+    let stream = one.create_stream(one.device().unwrap()).unwrap();
     let foreign = compile(&other, "stream").execute_on(&[], &stream).unwrap_err().to_string();
     assert!(foreign.contains("not one of this backend's"), "{foreign}");
 }

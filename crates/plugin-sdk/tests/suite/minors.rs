@@ -12,9 +12,12 @@ use std::process::Command;
 fn a_host_of_an_earlier_minor_runs_this_plugin() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let folder = tempfile::TempDir::new().unwrap();
-    for (minor, newer, larger) in
-        [("released/1.0", true, true), ("released/1.1", true, false), ("", false, false)]
-    {
+    for (minor, newer, larger) in [
+        ("released/1.0", true, true),
+        ("released/1.1", true, false),
+        ("released/1.2", true, false),
+        ("", false, false),
+    ] {
         let binary = folder.path().join("host");
         let include = here.join("../plugin-abi/include").join(minor);
         let built = Command::new("cc")

@@ -29,6 +29,8 @@ fn old_host() -> &'static FfxHost {
         ctx: null_mut(),
         version: FfxStr::new("old"),
         log: Some(never),
+        allocate_memory: None,
+        free_memory: None,
     };
     &HOST
 }

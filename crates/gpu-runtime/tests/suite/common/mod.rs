@@ -14,7 +14,7 @@ use gpu_runtime::{
     Work,
 };
 use kernel_ir::{BufId, InstKind, Program, Step};
-use plugin_sdk::DeviceId;
+use plugin_sdk::{DeviceId, Stream};
 
 /// The host as a device: host tensors are in its memory.
 pub(crate) const HERE: DeviceId = DeviceId { device_type: 1, device_id: 0 };
@@ -70,6 +70,10 @@ pub(crate) struct Mock {
     /// Whether a library computes matrix products.
     pub(crate) multiplies: bool,
     recorder: Arc<Recorder<Noted>>,
+    /// Its own stream.
+    pub(crate) stream: Stream,
+    /// What its stream waited for and was waited for by.
+    pub(crate) order: Arc<Mutex<Vec<String>>>,
 }
 
 /// A call of the library from the first operand of a product to the buffer of its result.
@@ -100,6 +104,8 @@ impl Mock {
             limit: None,
             multiplies: false,
             recorder: Arc::default(),
+            stream: Stream::DEFAULT,
+            order: Arc::default(),
         }
     }
     fn used(&self) -> u64 {
@@ -229,5 +235,16 @@ impl Driver for Mock {
     }
     fn device(&self) -> DeviceId {
         self.device
+    }
+    fn stream(&self) -> Stream {
+        self.stream
+    }
+    fn after(&self, other: Stream) -> Result<(), GpuError> {
+        self.order.lock().unwrap().push(format!("after {}", other.0.addr()));
+        Ok(())
+    }
+    fn before(&self, other: Stream) -> Result<(), GpuError> {
+        self.order.lock().unwrap().push(format!("before {}", other.0.addr()));
+        Ok(())
     }
 }
