@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import Any, Callable
+from typing import Any, Callable, Sequence
 
 import torch
 from torch.fx import GraphModule, Node
@@ -219,7 +219,7 @@ class Recipe:
     plain: Plain | None = None
     """The graph as torch runs it where the code refuses a call; ``None`` where that is an error."""
 
-    def function(self, groups: list[Group] = []) -> Callable[[list], list]:
+    def function(self, groups: Sequence[Group] = ()) -> Callable[[list], list]:
         """Compiles the graph, whose exchanges are on these groups; the result takes a list of arguments, which it empties, and returns a
         list.
 
@@ -234,7 +234,7 @@ class Recipe:
             return self._compiled(self.settings, otherwise, groups)
         return precision.following(lambda tf32: self._compiled([*self.settings, (precision.OPTION, tf32)], otherwise, groups))
 
-    def _compiled(self, settings: list, otherwise: Callable | None, groups: list[Group]) -> Callable[[list], list]:
+    def _compiled(self, settings: list, otherwise: Callable | None, groups: Sequence[Group]) -> Callable[[list], list]:
         ranks = [(g.name, g.native, g.backend.rank(), g.backend.size()) for g in groups]
         code = _native.Callable(self.source, self.places, self.backend, self.mode, settings, _seed, self.cache, ranks)
         # The convention of AOTAutograd: the callee empties the list of arguments.

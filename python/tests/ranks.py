@@ -1,9 +1,10 @@
 """What two processes run for ``test_distributed``: one case, compiled and by eager PyTorch, which have to agree.
 
-    python -m torch.distributed.run --standalone --nproc-per-node 2 ranks.py CASE
+    python -m torch.distributed.run --standalone --nproc-per-node 2 ranks.py CASE [cuda]
 """
 
 import datetime
+import os
 import sys
 import warnings
 
@@ -18,6 +19,7 @@ from ferroflux.fallback import FallbackWarning
 
 STEPS = 4
 compiled_graphs = []
+DEVICE = sys.argv[2] if len(sys.argv) > 2 else "cpu"
 
 
 class Block(nn.Module):
@@ -45,7 +47,7 @@ class Layers(nn.Module):
 
 def layers(width=64):
     torch.manual_seed(0)
-    return Layers(width)
+    return Layers(width).to(DEVICE)
 
 
 def ddp(width=64, **keywords):
@@ -55,7 +57,7 @@ def ddp(width=64, **keywords):
 def fully_sharded(**keywords):
     from torch.distributed.fsdp import fully_shard
 
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    mesh = init_device_mesh(DEVICE, (dist.get_world_size(),))
     model = layers()
     for block in model.blocks:
         fully_shard(block, mesh=mesh, **keywords)
@@ -66,9 +68,9 @@ def tensor_parallel():
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 48), nn.GELU(), nn.Linear(48, 10))
+    model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 48), nn.GELU(), nn.Linear(48, 10)).to(DEVICE)
     plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
-    return parallelize_module(model, init_device_mesh("cpu", (dist.get_world_size(),)), plan)
+    return parallelize_module(model, init_device_mesh(DEVICE, (dist.get_world_size(),)), plan)
 
 
 def sequence_parallel():
@@ -77,7 +79,8 @@ def sequence_parallel():
     from torch.distributed.tensor.parallel import SequenceParallel, parallelize_module
 
     torch.manual_seed(0)
-    model = nn.Sequential(nn.LayerNorm(32), nn.Linear(32, 64), nn.SiLU(), nn.Linear(64, 32), nn.LayerNorm(32))
+    layers = [nn.LayerNorm(32), nn.Linear(32, 64), nn.SiLU(), nn.Linear(64, 32), nn.LayerNorm(32)]
+    model = nn.Sequential(*layers).to(DEVICE)
     plan = {
         "": PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Shard(0)),
         "0": SequenceParallel(sequence_dim=0),
@@ -85,8 +88,8 @@ def sequence_parallel():
         "3": RowwiseParallel(output_layouts=Shard(0)),
         "4": SequenceParallel(sequence_dim=0),
     }
-    model = parallelize_module(model, init_device_mesh("cpu", (dist.get_world_size(),)), plan)
-    return nn.Sequential(model, Whole(), nn.Linear(32, 10))
+    model = parallelize_module(model, init_device_mesh(DEVICE, (dist.get_world_size(),)), plan)
+    return nn.Sequential(model, Whole(), nn.Linear(32, 10).to(DEVICE))
 
 
 class Whole(nn.Module):
@@ -103,7 +106,7 @@ def training(make, same_data=False, whole=False):
     for backend in ("eager", "ferroflux"):
         torch._dynamo.reset()
         model = make()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=False)
 
         def step(x, y, call=model if whole or backend == "eager" else torch.compile(model, backend=backend)):
             loss = nn.functional.cross_entropy(call(x), y)
@@ -114,7 +117,7 @@ def training(make, same_data=False, whole=False):
         losses = []
         for n in range(STEPS):
             torch.manual_seed(n + (0 if same_data else 100 * dist.get_rank()))
-            losses.append(run(torch.randn(16, 32), torch.randint(0, 10, (16,))))
+            losses.append(run(torch.randn(16, 32).to(DEVICE), torch.randint(0, 10, (16,)).to(DEVICE)))
             optimizer.step()
             optimizer.zero_grad()
         local = lambda p: p.to_local() if hasattr(p, "to_local") else p
@@ -131,6 +134,7 @@ def calls(function, *inputs):
     """Results of a function of tensors, compiled and by eager PyTorch."""
     compiled = torch.compile(function, backend="ferroflux", fullgraph=True)
     for given in inputs:
+        given = [t.to(DEVICE) for t in given]
         ours = [t.clone() for t in given]
         torch.testing.assert_close(compiled(*ours), function(*given))
         torch.testing.assert_close(ours, list(given))
@@ -176,6 +180,51 @@ def unlike_ranks():
     calls(function, *[(torch.randn(4, 4), torch.randn(2, 4)) for _ in range(3)])
 
 
+def unlike_graphs():
+    """The same of ranks whose graphs are compiled as a whole: one computes more before the first exchange, another before the second."""
+    group, rank = dist.group.WORLD, dist.get_rank()
+
+    def function(x, y):
+        for _ in range(3):
+            x, y = (x @ x.T / 8).tanh() @ x if rank == 0 else x, (y @ y.T / 8).tanh() @ y if rank == 1 else y
+        first = exchange.all_reduce(x, "sum", group)
+        second = exchange.all_gather_tensor(y, 0, group)
+        third = exchange.all_reduce(y, "max", group)
+        return first.relu() + 1, second * 2, third - x[:2]
+
+    calls(function, *[(torch.randn(4, 4), torch.randn(2, 4)) for _ in range(3)])
+
+
+def ended_group():
+    """A call after its group was ended is an error, whatever its communicator's memory has become."""
+    group = dist.new_group([0, 1])
+    function = torch.compile(lambda x: exchange.all_reduce(x * 2, "sum", group) + 1, backend="ferroflux", fullgraph=True)
+    x = torch.ones(8, device=DEVICE)
+    dist.barrier(group=group)
+    assert function(x).tolist() == [5.0] * 8
+    dist.destroy_process_group(group)
+    try:
+        function(x)
+    except RuntimeError as e:
+        assert "was ended" in str(e), e
+    else:
+        raise AssertionError("a call on a group that was ended")
+
+
+def recorded():
+    """Exchanges within device graphs, with results that are held."""
+    group = dist.group.WORLD
+    function = lambda x: exchange.all_reduce(x.sin() @ x.T, "sum", group).relu() * 2
+    compiled = torch.compile(function, backend="ferroflux", fullgraph=True, mode="reduce-overhead")
+    held = []
+    for n in range(8):
+        torch.manual_seed(10 * n + dist.get_rank())
+        x = torch.randn(8, 8).to(DEVICE)
+        held.append((compiled(x), function(x)))
+    for ours, eager in held:
+        torch.testing.assert_close(ours, eager, rtol=1e-4, atol=1e-4)
+
+
 CASES = {
     "ddp": lambda: training(ddp),
     "ddp_in_buckets": lambda: training(lambda: ddp(600, bucket_cap_mb=1)),
@@ -185,13 +234,21 @@ CASES = {
     "sequence_parallel": lambda: training(sequence_parallel, same_data=True),
     "collectives": collectives,
     "unlike_ranks": unlike_ranks,
+    "unlike_graphs": unlike_graphs,
+    "ended_group": ended_group,
+    "recorded": recorded,
 }
 
 
 def main(case):
     torch.set_num_threads(1)
     runner.LISTENERS.append(lambda text, code: compiled_graphs.append(text))
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
+    if DEVICE == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        torch.backends.cudnn.allow_tf32 = False
+    dist.init_process_group("nccl" if DEVICE == "cuda" else "gloo", timeout=datetime.timedelta(seconds=60))
+    # NCCL has a communicator from the first exchange on.
+    dist.barrier()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         CASES[case]()

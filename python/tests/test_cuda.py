@@ -439,7 +439,7 @@ several = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="torch sees o
 def test_a_model_on_the_second_device(compiled, mode):
     torch.manual_seed(0)
     model = NETS["attention"][0]().to("cuda:1")
-    ours = compiled(copy.deepcopy(model), mode=mode)
+    ours = compiled(copy.deepcopy(model), options={"mode": mode})
     for n in range(4):
         x = torch.randn(2, 16, 32, device="cuda:1", requires_grad=True)
         y = x.detach().clone().requires_grad_()

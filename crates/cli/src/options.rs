@@ -87,7 +87,7 @@ impl AutocastArgs {
 /// Which backend, and how.
 #[derive(clap::Args)]
 pub(crate) struct BackendArgs {
-    /// Backend, by name (see `ferroflux backends`) or by the path of its library.
+    /// Backend, by name (see `ferroflux backends`) or by the path of its library; `cuda:1` is its device of this number.
     #[arg(long, default_value = "cpu")]
     pub(crate) backend: String,
     /// default, reduce-overhead, max-autotune or max-autotune-no-cudagraphs.

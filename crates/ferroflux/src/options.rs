@@ -47,7 +47,8 @@ impl Options {
     pub fn new() -> Options {
         Options::default()
     }
-    /// Which backend, by name or by the path of a plugin library.
+    /// Which backend, by name or by the path of a plugin library; `NAME:N` is its device of this number (`cuda:1`), else it is the first one, or the
+    /// one of this process's rank.
     pub fn backend(mut self, name: impl Into<String>) -> Options {
         self.backend = name.into();
         self

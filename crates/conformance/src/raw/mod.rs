@@ -16,7 +16,7 @@ use kernel_ir::Program;
 use plugin_abi::table::read;
 use plugin_abi::{
     DLDevice, FFX_LEVEL_KERNEL_IR, FFX_OK, FfxArtifact, FfxCompileRequest, FfxDescription, FfxDeviceInfo,
-    FfxEntry, FfxError, FfxExecutable, FfxHost, FfxIrVersion, FfxPlugin, FfxStr, Head,
+    FfxEntry, FfxError, FfxExecutable, FfxHost, FfxIrVersion, FfxLog, FfxPlugin, FfxStr, Head,
 };
 
 pub use executable::Owned;
@@ -38,7 +38,15 @@ pub fn entry(library: &Path) -> Result<FfxEntry, Fault> {
 pub fn host(head: Head, log: bool) -> &'static FfxHost {
     unsafe extern "C" fn quiet(_: *mut c_void, _: u32, _: FfxStr, _: FfxStr) {}
     let version = FfxStr::new("ferroflux conformance");
-    Box::leak(Box::new(FfxHost { head, ctx: null_mut(), version, log: if log { Some(quiet) } else { None } }))
+    let log = if log { Some(quiet as FfxLog) } else { None };
+    Box::leak(Box::new(FfxHost {
+        head,
+        ctx: null_mut(),
+        version,
+        log,
+        allocate_memory: None,
+        free_memory: None,
+    }))
 }
 
 /// Enters a plugin and hands out the pointer to its table, which may be null.

@@ -330,6 +330,18 @@ fn a_listing_survives_every_bad_plugin() {
 
 #[test]
 fn names_that_are_nearly_right_are_suggested() {
-    let near = registry().load("whol").unwrap_err().to_string();
-    assert!(near.contains("did you mean whole"), "{near}");
+    for name in ["whol", "whol:0"] {
+        let near = registry().load(name).unwrap_err().to_string();
+        assert!(near.contains("did you mean whole"), "{near}");
+    }
+}
+
+#[test]
+fn a_number_behind_a_name_is_the_device() {
+    let first = load("whole:0").unwrap();
+    assert_eq!(first.device().unwrap().device_id, 0);
+    assert_eq!(run(&first, "p").unwrap()[0].to_vec::<f32>().unwrap(), [5., 6.]);
+    let none = load("whole:1").unwrap_err();
+    assert!(matches!(none, HostError::NoDevice { .. }), "{none:?}");
+    assert!(none.to_string().contains("there is no device 1; there are 0"), "{none}");
 }
