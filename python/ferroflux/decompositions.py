@@ -7,7 +7,7 @@ from typing import Callable
 
 import torch
 
-from . import _native, attention
+from . import _native, attention, recurrent
 
 
 @functools.cache
@@ -15,6 +15,7 @@ def table() -> dict[torch._ops.OpOverload, Callable]:
     """PyTorch's decompositions, less what the operator table has."""
     from torch._decomp import core_aten_decompositions, decomposition_table
 
+    recurrent.state()
     # The core table comes last: where both have an operator its rule is the one that export uses.
     every = {**decomposition_table, **core_aten_decompositions()}
     every = {op: rule for op, rule in every.items() if isinstance(op, torch._ops.OpOverload)}

@@ -71,6 +71,15 @@ def _symbols(value: Any) -> set:
     return set().union(*(s.node.expr.free_symbols for s in sizes if isinstance(s, torch.SymInt)))
 
 
+def _elements(name: str, values: Any) -> list[tuple[str, Any]]:
+    """The elements of a result, those of a list among them one by one, each with its name."""
+    found = []
+    for i, value in enumerate(values):
+        is_list = isinstance(value, (list, tuple))
+        found += _elements(f"{name}.{i}", value) if is_list else [(f"{name}.{i}", value)]
+    return found
+
+
 def mutated_inputs(gm: GraphModule) -> set[Node]:
     """The placeholders that the graph writes: the targets of the copies at its end."""
     found = set()
@@ -246,10 +255,11 @@ class Text:
         name, arguments = self._operator(node, name)
         text = f"{name}({', '.join(arguments)})"
         if isinstance(value, (tuple, list)):
-            types = [self._type(v) for v in value]
+            elements = _elements(node.name, value)
+            types = [self._type(v) for _, v in elements]
             if name in POSITIONS:
                 types[1:] = [f"i64{t[t.index('['):]}" for t in types[1:]]
-            results = ", ".join(f"%{node.name}.{i}: {t}" for i, t in enumerate(types))
+            results = ", ".join(f"%{n}: {t}" for (n, _), t in zip(elements, types))
         elif value is None:
             results = ""
         else:

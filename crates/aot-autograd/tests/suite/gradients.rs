@@ -207,3 +207,56 @@ fn only_these_prims_wait_for_a_rule() {
     ]];
     polynomials.assert_eq(&format!("{waiting:?}"));
 }
+
+/// A call of cuDNN's recurrent layers for sequences of two time steps, or for packed ones: two layers in both directions.
+fn recurrence(mode: usize, projection: usize, packed: &[i64]) -> Sample {
+    let (features, hidden, batch) = (2, 3, 2);
+    let shown = if projection > 0 { projection } else { hidden };
+    let gates = hidden * [1, 1, 4, 3][mode];
+    let mut tensors: Vec<Tensor> = Vec::new();
+    let mut add = |sizes: &[usize]| {
+        let value = Arg::Value(fx_ir::ValueId(tensors.len() as u32));
+        tensors
+            .push(tensor::formula::fill(&format!("recurrence{}", tensors.len()), sizes, 0.8, 0.0).unwrap());
+        value
+    };
+    let rows = packed.iter().sum::<i64>() as usize;
+    let input = if packed.is_empty() { add(&[2, batch, features]) } else { add(&[rows, features]) };
+    let hx = add(&[4, batch, shown]);
+    let cx = if mode == 2 { add(&[4, batch, hidden]) } else { Arg::None };
+    let mut weights = Vec::new();
+    for layer in 0..4 {
+        let width = if layer < 2 { features } else { 2 * shown };
+        weights.extend([add(&[gates, width]), add(&[gates, shown]), add(&[gates]), add(&[gates])]);
+        if projection > 0 {
+            weights.push(add(&[projection, hidden]));
+        }
+    }
+    let each = if projection > 0 { 5i64 } else { 4 };
+    let sizes = [mode as i64, hidden as i64, projection as i64, 2].map(Arg::from);
+    let mut args = vec![input, Arg::List(weights), each.into(), Arg::None, hx, cx];
+    args.extend(sizes);
+    args.extend([false.into(), 0.0.into(), true.into(), true.into(), packed.into(), Arg::None]);
+    Sample { tensors, args }
+}
+
+#[test]
+fn gradients_of_recurrent_layers_of_cudnn_agree_with_finite_differences() {
+    let op = prims::lookup("aten._cudnn_rnn.default").unwrap();
+    for mode in 0..4 {
+        for packed in [&[][..], &[2, 2, 1]] {
+            let projections = if mode == 2 { &[0, 2][..] } else { &[0] };
+            for &projection in projections {
+                let sample = recurrence(mode, projection, packed);
+                let numbers: usize = sample.tensors.iter().map(|t| t.numel()).sum();
+                let (compared, left_out) = check(op, &sample);
+                // Only a kink of the rectifier leaves an element out.
+                assert_eq!(compared + left_out, numbers);
+                assert!(
+                    left_out == 0 || mode == 0 && left_out < numbers / 4,
+                    "{mode}: {left_out} of {numbers}"
+                );
+            }
+        }
+    }
+}

@@ -110,6 +110,7 @@ pub const FAMILIES: &[&[OpDef]] = &[
     random::fill::OPS,
     reductions::reduction::OPS,
     networks::rnn::OPS,
+    networks::cudnn_rnn::OPS,
     indexing::sampling::OPS,
     indexing::scatter::OPS,
     reductions::segment::OPS,

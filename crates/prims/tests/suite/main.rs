@@ -5,6 +5,7 @@
 mod complex;
 mod decompose;
 mod given;
+mod recurrent;
 mod semantics;
 mod support;
 mod symbolic;

@@ -52,8 +52,17 @@ pub(in crate::ops) fn vjp(
     g: ValueId,
     forward: impl FnOnce(&mut Builder<'_>) -> Result<ValueId, OpError>,
 ) -> Result<Vec<Option<ValueId>>, OpError> {
+    vjp_of_all(b, wrt, |b| Ok(vec![(forward(b)?, g)]))
+}
+
+/// As [`vjp`], for several results, each with its cotangent.
+pub(in crate::ops) fn vjp_of_all(
+    b: &mut Builder<'_>,
+    wrt: &[ValueId],
+    forward: impl FnOnce(&mut Builder<'_>) -> Result<Vec<(ValueId, ValueId)>, OpError>,
+) -> Result<Vec<Option<ValueId>>, OpError> {
     let start = b.graph().order.len();
-    let y = forward(b)?;
+    let results = forward(b)?;
     let calls = b.graph().order[start..].to_vec();
     // What depends on `wrt`.
     let mut needs: FxHashSet<ValueId> = wrt.iter().copied().collect();
@@ -65,7 +74,10 @@ pub(in crate::ops) fn vjp(
             needs.extend(&node.outputs);
         }
     }
-    let mut cotangents: FxHashMap<ValueId, ValueId> = FxHashMap::from_iter([(y, g)]);
+    let mut cotangents: FxHashMap<ValueId, ValueId> = FxHashMap::default();
+    for (y, g) in results {
+        accumulate(b, &mut cotangents, y, g)?;
+    }
     for id in calls.into_iter().rev() {
         let node = b.graph().nodes[id].clone();
         let NodeKind::Call { target, args } = &node.kind else { continue };
@@ -100,18 +112,29 @@ pub(in crate::ops) fn vjp(
             if let (Arg::Value(v), Some(grad)) = (operand, grad)
                 && needs.contains(v)
             {
-                let sum = match cotangents.get(v) {
-                    Some(&old) => b.add(old, grad)?,
-                    None => grad,
-                };
-                cotangents.insert(*v, sum);
+                accumulate(b, &mut cotangents, *v, grad)?;
             }
         }
     }
     Ok(wrt.iter().map(|v| cotangents.get(v).copied()).collect())
 }
 
-fn zeros_like(b: &mut Builder<'_>, v: ValueId) -> Result<ValueId, OpError> {
+fn accumulate(
+    b: &mut Builder<'_>,
+    cotangents: &mut FxHashMap<ValueId, ValueId>,
+    v: ValueId,
+    grad: ValueId,
+) -> Result<(), OpError> {
+    let sum = match cotangents.get(&v) {
+        Some(&old) => b.add(old, grad)?,
+        None => grad,
+    };
+    cotangents.insert(v, sum);
+    Ok(())
+}
+
+/// Zeros of the sizes and the dtype of a value.
+pub(in crate::ops) fn zeros_like(b: &mut Builder<'_>, v: ValueId) -> Result<ValueId, OpError> {
     let (sizes, dtype) = (b.sizes(v)?, b.dtype(v)?);
     b.full(&sizes, 0i64, dtype)
 }
@@ -138,13 +161,12 @@ fn pooled(b: &mut Builder<'_>, c: &Call<'_>, target: &str, spatial: Option<usize
     }
 }
 
-/// Which of three gradients are requested.
-fn mask(c: &Call<'_>) -> [bool; 3] {
-    let item = |i: usize| match c.arg("output_mask") {
+/// Which gradients are requested, the first `N` that the call's mask has.
+pub(in crate::ops) fn mask<const N: usize>(c: &Call<'_>) -> [bool; N] {
+    std::array::from_fn(|i| match c.arg("output_mask") {
         Arg::List(items) => items.get(i).and_then(Arg::as_scalar).is_some_and(|s| s.as_bool()),
         _ => true,
-    };
-    [item(0), item(1), item(2)]
+    })
 }
 
 /// The requested gradients; an empty tensor stands for one that nothing reads.
@@ -155,7 +177,7 @@ fn three(
     dtype: DType,
 ) -> Result<Outs, OpError> {
     let mut outs = Outs::new();
-    for (grad, wanted) in grads.into_iter().zip(mask(c)) {
+    for (grad, wanted) in grads.into_iter().zip(mask::<3>(c)) {
         outs.push(match grad.filter(|_| wanted) {
             Some(grad) => grad,
             None => b.full(&[SymExpr::ZERO], 0i64, dtype)?,
@@ -171,7 +193,7 @@ fn convolution(b: &mut Builder<'_>, c: &Call<'_>) -> Result<Outs, OpError> {
     let args: Vec<Arg> =
         [x.into(), w.into(), Arg::None].into_iter().chain(names.iter().map(|n| c.arg(n).clone())).collect();
     let grads = vjp(b, &[x, w], g, |b| b.call1("aten.convolution.default", args))?;
-    let bias = if mask(c)[2] {
+    let bias = if mask::<3>(c)[2] {
         // An image without a batch has its channels first.
         let rank = b.rank(g)?;
         let channel = usize::from(rank == b.rank(w)?);

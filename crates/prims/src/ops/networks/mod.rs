@@ -5,6 +5,7 @@ pub(in crate::ops) mod attention_core;
 pub(in crate::ops) mod batch_norm;
 pub(in crate::ops) mod conv;
 pub(in crate::ops) mod ctc;
+pub(in crate::ops) mod cudnn_rnn;
 pub(in crate::ops) mod dropout;
 pub(in crate::ops) mod expert;
 pub(in crate::ops) mod fold;
