@@ -35,7 +35,7 @@ def compiled(gm: GraphModule, options: Options, constants: set[str]) -> tuple[ru
             raise _native.Unsupported(ordered[0][2], ordered)
         if found := groups.in_graph(gm):
             # Communicators are this process's: nothing of it is kept for another one.
-            return None, groups.while_there(found, runner.recipe(gm, options, constants).function(found))
+            return None, groups.Exchanging(found, runner.recipe(gm, options, constants).function(found))
         recipe = runner.recipe(gm, options, constants)
         return recipe, recipe.function()
     except _native.Unsupported as e:

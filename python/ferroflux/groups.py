@@ -7,6 +7,8 @@ other process for anything when it is made: processes may compile at different t
 
 from __future__ import annotations
 
+import functools
+import weakref
 from dataclasses import dataclass
 from typing import Any, Callable
 
@@ -52,10 +54,14 @@ def communicator(backend: Any, device: torch.device) -> int:
     """The address of a process group's communicator for a device; 0 where it has none."""
     if not hasattr(backend, "_comm_ptr"):
         return 0
-    if torch.cuda.current_device() == device.index:
-        return backend._comm_ptr()
-    with torch.cuda.device(device):
-        return backend._comm_ptr()
+    try:
+        if torch.cuda.current_device() == device.index:
+            return backend._comm_ptr()
+        with torch.cuda.device(device):
+            return backend._comm_ptr()
+    except RuntimeError:
+        # It was ended, by the program or because a process is gone.
+        return 0
 
 
 def named_group(node: Node) -> str:
@@ -98,14 +104,49 @@ def in_graph(gm: GraphModule) -> list[Group]:
     return of([node for node in gm.graph.nodes if node.op == "call_function" and is_exchange(node)]) or []
 
 
-def while_there(groups: list[Group], call: Callable[[list], list]) -> Callable[[list], list]:
-    """A function that is called as long as the program has not ended one of its groups."""
+class Exchanging:
+    """Compiled code that exchanges on process groups, which the program may end."""
 
-    def checked(args: list) -> list:
-        for group in groups:
-            if not group.is_there():
-                raise RuntimeError(f"ferroflux: the process group `{group.name}` was ended, which a compiled graph exchanges on")
-        return call(args)
+    _boxed_call = True
 
-    checked._boxed_call = True
-    return checked
+    def __init__(self, groups: list[Group], call: Callable[[list], list]):
+        self.groups = groups
+        self.call: Callable[[list], list] | None = call
+        release_before_groups_end()
+        LIVING.add(self)
+
+    def __call__(self, args: list) -> list:
+        ended = next((group for group in self.groups if not group.is_there()), None)
+        if self.call is None or ended is not None:
+            name = (ended or self.groups[0]).name
+            raise RuntimeError(f"ferroflux: the process group `{name}` was ended, which a compiled graph exchanges on")
+        return self.call(args)
+
+    def release(self, backends: list[Any] | None) -> None:
+        """Frees the code if one of its groups is among these; ``None`` is every group. Work of a device that runs is waited for."""
+        if backends is None or any(group.backend in backends for group in self.groups):
+            self.call = None
+
+
+LIVING: weakref.WeakSet[Exchanging] = weakref.WeakSet()
+
+
+@functools.cache
+def release_before_groups_end() -> None:
+    """NCCL does not end a communicator that a device graph refers to: from now on the program's compiled code is freed before
+    ``torch.distributed.destroy_process_group`` ends its groups."""
+    import torch.distributed as dist
+
+    destroy = dist.destroy_process_group
+
+    @functools.wraps(destroy)
+    def release_and_destroy(group: Any = None) -> None:
+        everything = group is None or group is dist.group.WORLD
+        backends = None if everything else [group._get_backend(device) for device in group._device_types]
+        for code in list(LIVING):
+            code.release(backends)
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+        destroy(group)
+
+    dist.destroy_process_group = dist.distributed_c10d.destroy_process_group = release_and_destroy
