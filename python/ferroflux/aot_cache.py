@@ -158,6 +158,30 @@ def without_inductors_backends():
             setattr(codecache, name, value)
 
 
+@contextlib.contextmanager
+def without_lists_of_keys():
+    """torch pickles each part of a key a second time, for its log, and loads TorchInductor's code for kernels of Triton that a graph
+    may call."""
+    from torch._functorch._aot_autograd import autograd_cache
+    from torch._inductor import codecache
+    from torch._library import triton
+
+    pickler, details = codecache.FxGraphCachePickler, autograd_cache.AOTAutogradCacheDetails
+    lines, sources = getattr(pickler, "debug_lines", None), getattr(details, "get_triton_source_codes_from_gm", None)
+    kernels = getattr(triton, "triton_ops_to_kernels", None)
+    if lines is None or sources is None or kernels is None:
+        # Another version of torch, whose keys are as they are.
+        yield
+        return
+    is_read = autograd_cache.log.isEnabledFor(logging.DEBUG)
+    pickler.debug_lines = lambda self, found: lines(self, found) if is_read else []
+    details.get_triton_source_codes_from_gm = lambda self, gm: sources(self, gm) if kernels else []
+    try:
+        yield
+    finally:
+        pickler.debug_lines, details.get_triton_source_codes_from_gm = lines, sources
+
+
 @functools.cache
 def _system_without_triton() -> dict[str, Any]:
     """What torch's keys say of the system, less a hash of Triton's files."""
@@ -238,6 +262,7 @@ def settings(options: Options):
     with (
         without_inductors_backends(),
         without_triton(),
+        without_lists_of_keys(),
         without_reading_torch(),
         torch._inductor.config.patch(post_grad_custom_pre_pass=Key(options), fx_graph_cache=True),
         # An entry is made when the last of its graphs is compiled: the backward is compiled here, not at its first call.

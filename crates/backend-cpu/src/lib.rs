@@ -21,4 +21,4 @@ mod ranks;
 pub mod vir;
 
 pub use backend::CpuBackend;
-pub use exec::{after_fork, before_fork};
+pub use exec::{after_fork, before_fork, wait_for_files};

@@ -41,6 +41,7 @@ static RETURNING: AtomicUsize = AtomicUsize::new(0);
 #[pyfunction]
 pub(crate) fn at_exit(py: Python<'_>) {
     ENDING.get_or_init(|| std::thread::current().id());
+    py.detach(ferroflux::foreign::before_exit);
     while RETURNING.load(Ordering::SeqCst) > 0 {
         py.detach(|| std::thread::sleep(Duration::from_millis(1)));
     }

@@ -103,9 +103,17 @@ impl Mapped {
 
 /// Checksum of bytes, computed by all threads. It detects accidents, not attacks.
 fn checksum(bytes: &[u8]) -> u64 {
-    let parts: Vec<u64> = bytes.par_chunks(CHUNK).map(one).collect();
+    of_parts(bytes.len(), bytes.par_chunks(CHUNK).map(one).collect())
+}
+
+/// The same, computed by this thread: others compute for calls meanwhile.
+fn checksum_alone(bytes: &[u8]) -> u64 {
+    of_parts(bytes.len(), bytes.chunks(CHUNK).map(one).collect())
+}
+
+fn of_parts(bytes: usize, parts: Vec<u64>) -> u64 {
     let mut hash = FxHasher::default();
-    hash.write_usize(bytes.len());
+    hash.write_usize(bytes);
     parts.into_iter().for_each(|p| hash.write_u64(p));
     hash.finish()
 }
@@ -213,7 +221,7 @@ fn write(path: &Path, items: &[Item<'_>]) -> std::io::Result<()> {
     let mut head = vec![0u8; start];
     let mut at = start;
     for (n, (kind, [a, b, c], data)) in items.iter().enumerate() {
-        let sum = checksum(data);
+        let sum = checksum_alone(data);
         let record = [*kind, *a as u64, *b as u64, *c as u64, at as u64, data.len() as u64, sum];
         for (k, number) in record.iter().enumerate() {
             let at = HEAD + n * RECORD + k * 8;

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::ExecError;
+use super::{ExecError, saving};
 use crate::micro::team;
 
 /// How often this process is a fork of one that used this crate.
@@ -19,6 +19,8 @@ static POOLS: Mutex<Vec<Pool>> = Mutex::new(Vec::new());
 /// there for those that have helped this one.
 pub fn before_fork() {
     team::before_fork();
+    // The child would have half a file, and no thread that goes on with it.
+    saving::wait();
 }
 
 /// Tells that this process is the child of a fork.

@@ -24,6 +24,7 @@ mod operand;
 mod packs;
 mod prepare;
 mod quantized;
+mod saving;
 mod sizes;
 mod sort;
 mod staged;
@@ -32,6 +33,7 @@ mod template;
 mod tune;
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -44,6 +46,7 @@ use plugin_sdk::{DeviceId, OwnedTensor, TensorView};
 pub(crate) use cores::physical_cores;
 pub use error::{ExecError, Written};
 pub use forked::{after_fork, before_fork};
+pub use saving::wait as wait_for_files;
 
 use crate::clif::{self, Code, EpilogueContext, Fault};
 use crate::micro::team;
@@ -51,6 +54,7 @@ use control::{PlannedStep, Running};
 use cores::wanted_threads;
 use memory::{Arenas, Block, Region, copy_strided};
 use packs::{Packed, conv_weights, number_packs, pack};
+use saving::Saving;
 
 /// Base pointer of each buffer of a program, by number; views hold none.
 struct Buffers(Vec<*mut u8>);
@@ -111,11 +115,23 @@ struct ArenaLayout {
 /// The result of `bind`.
 struct Bound {
     base: Buffers,
+    /// `None` where nothing is bound.
+    made: Option<Arc<Made>>,
+    /// The file that contains persistent buffers and packed weights instead.
+    file: Option<bind_cache::Mapped>,
+}
+
+impl Bound {
+    fn packed(&self) -> &[Option<Packed>] {
+        self.made.as_ref().map_or(&[], |made| &made.packed)
+    }
+}
+
+/// What binding has made; calls only read it.
+struct Made {
     packed: Vec<Option<Packed>>,
     /// Persistent buffers and copies of constants whose layout differs from the program's.
     _memory: Vec<Block>,
-    /// The file that contains persistent buffers and packed weights instead.
-    file: Option<bind_cache::Mapped>,
 }
 
 /// Options of execution.
@@ -139,6 +155,8 @@ pub struct Compiled {
     fixed: Option<Arc<ArenaLayout>>,
     arenas: Arenas,
     bound: Option<Bound>,
+    /// The file of what was bound.
+    saving: Saving,
     pool: Option<Arc<rayon::ThreadPool>>,
     /// Threads of a call.
     threads: usize,
@@ -208,6 +226,7 @@ impl Compiled {
             fixed,
             arenas: Arenas::default(),
             bound: None,
+            saving: Saving::default(),
             pool: pool(threads)?,
             threads,
             forks: forked::forks(),
@@ -258,6 +277,7 @@ impl Compiled {
     pub unsafe fn bind(&mut self, constants: &[(&str, TensorView<'_>)]) -> Result<(), ExecError> {
         // The previous binding may be lost from here on, whether this succeeds or not.
         self.bound = None;
+        self.saving = Saving::default();
         let sizes = Sizes::hints(&self.program);
         let mut base = Buffers(vec![clif::ZEROS.address() as *mut u8; self.program.buffers.len()]);
         let mut memory = Vec::new();
@@ -289,7 +309,8 @@ impl Compiled {
             if let Some(table) = &self.tuned {
                 self.tune(table, (&base, true), &sizes, &mut packed);
             }
-            self.bound = Some(Bound { base, packed, _memory: memory, file });
+            let made = Some(Arc::new(Made { packed, _memory: memory }));
+            self.bound = Some(Bound { base, made, file });
             return Ok(());
         }
         let mut bytes = 0;
@@ -310,11 +331,12 @@ impl Compiled {
         for p in packed.iter().flatten() {
             bytes += p.bytes() as u64;
         }
-        if let Some(path) = kept {
-            self.save_bound(&path, &base, &packed, &sizes);
-        }
         self.persistent_bytes = bytes;
-        self.bound = Some(Bound { base, packed, _memory: memory, file: None });
+        let made = Arc::new(Made { packed, _memory: memory });
+        if let Some(path) = kept {
+            self.saving = self.save_bound(path, &base, &made, &sizes);
+        }
+        self.bound = Some(Bound { base, made: Some(made), file: None });
         Ok(())
     }
 
@@ -328,19 +350,29 @@ impl Compiled {
             })
     }
 
-    /// Keeps what was bound for later processes. That it cannot be is no error.
-    fn save_bound(&self, path: &std::path::Path, base: &Buffers, packed: &[Option<Packed>], sizes: &Sizes) {
-        let needed = bind_cache::needed(&self.program, &self.steps, packed);
-        let bytes = |number: &usize| {
-            let buffer = self.program.buffers.values().nth(*number)?;
-            let span = byte_size(buffer, sizes).ok()?;
-            // SAFETY: the persistent buffer's block, which the init steps have written, has this many bytes.
-            Some((*number, unsafe { std::slice::from_raw_parts(base.0[*number].cast_const(), span) }))
+    /// Keeps what was bound for later processes, while calls use it already. That it cannot be kept is no error.
+    fn save_bound(&self, path: PathBuf, base: &Buffers, made: &Arc<Made>, sizes: &Sizes) -> Saving {
+        let needed = bind_cache::needed(&self.program, &self.steps, &made.packed);
+        let span = |number: &usize| byte_size(self.program.buffers.values().nth(*number)?, sizes).ok();
+        let Some(spans) = needed.iter().map(span).collect::<Option<Vec<_>>>() else {
+            return Saving::default();
         };
-        let Some(buffers) = needed.iter().map(bytes).collect::<Option<Vec<_>>>() else { return };
-        if let Err(e) = bind_cache::save(path, &buffers, packed) {
-            tracing::debug!(target: "cache", file = %path.display(), "packed weights are not kept: {e}");
-        }
+        let places = Buffers(needed.iter().map(|number| base.0[*number]).collect());
+        let made = Arc::clone(made);
+        Saving::begin(move || {
+            // Whole, so that the thread is given what may be sent to it.
+            let places = &places;
+            let bytes = |(at, span): (&*mut u8, usize)| {
+                // SAFETY: the persistent buffer's block has this many bytes, which the init steps have written. `made` owns it, and
+                // nothing writes it any more.
+                unsafe { std::slice::from_raw_parts(at.cast_const(), span) }
+            };
+            let buffers: Vec<_> = places.0.iter().zip(spans).map(bytes).collect();
+            let buffers: Vec<_> = needed.into_iter().zip(buffers).collect();
+            if let Err(e) = bind_cache::save(&path, &buffers, &made.packed) {
+                tracing::debug!(target: "cache", file = %path.display(), "packed weights are not kept: {e}");
+            }
+        })
     }
 
     /// Runs the program.
@@ -378,7 +410,7 @@ impl Compiled {
         }
         let places: Vec<*mut u8> =
             back.iter().map(|n| buffers.0[self.program.inputs[*n].buf.index()]).collect();
-        let results = self.run_call(self.machine(buffers, sizes.clone(), &bound.packed, &back));
+        let results = self.run_call(self.machine(buffers, sizes.clone(), bound.packed(), &back));
         arena.into_iter().for_each(|arena| self.arenas.give(arena));
         let results = results?;
         for (&n, from) in back.iter().zip(places) {
@@ -527,8 +559,7 @@ impl Compiled {
 }
 
 /// Constants of a program that has none.
-static EMPTY: Bound =
-    Bound { base: Buffers(Vec::new()), packed: Vec::new(), _memory: Vec::new(), file: None };
+static EMPTY: Bound = Bound { base: Buffers(Vec::new()), made: None, file: None };
 
 fn run(op: &Op, call: &Call<'_>, all: &[Option<Packed>]) -> Result<(), ExecError> {
     let packed = |slot: &usize| all.get(*slot).and_then(Option::as_ref);

@@ -352,6 +352,12 @@ pub fn before_fork() {
     backend_cpu::before_fork();
 }
 
+/// To be called when the process is about to end: files for later processes that are being written are whole when it returns.
+pub fn before_exit() {
+    #[cfg(feature = "cpu")]
+    backend_cpu::wait_for_files();
+}
+
 /// Tells that this process is the child of a fork: linked backends make threads of their own there.
 pub fn after_fork() {
     #[cfg(feature = "cpu")]
