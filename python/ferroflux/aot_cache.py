@@ -21,9 +21,8 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch._inductor.output_code import OutputCode
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from . import _native
+from . import _native, fallback
 from .options import Options
-from .runner import Recipe
 
 
 @dataclasses.dataclass
@@ -53,10 +52,10 @@ class Written:
 class Compiled(OutputCode):
     """A compiled graph as torch's cache keeps it."""
 
-    def __init__(self, recipe: Recipe | None, function: Callable[[list], list]):
+    def __init__(self, graph: fallback.Compiled):
         super().__init__()
-        self.recipe = recipe
-        self.function: Callable[[list], list] | None = function
+        self.recipe = graph.recipe
+        self.function: Callable[[list], list] | None = graph.call
         self._boxed_call = True
         self._time_taken_ns = 0
         self._fx_graph_cache_key = None
@@ -69,7 +68,7 @@ class Compiled(OutputCode):
         from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
 
         if self.recipe is None:
-            raise BypassAOTAutogradCache("torch runs a part of this graph")
+            raise BypassAOTAutogradCache("torch runs a part of this graph, or it exchanges with other processes")
         self.function = None
 
     def __getstate__(self) -> dict[str, Any]:

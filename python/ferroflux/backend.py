@@ -35,21 +35,21 @@ def static_names(gm: GraphModule, kind: str) -> set[str]:
 def compiler(options: Options, kind: str) -> Callable:
     """What AOTAutograd calls with a graph of this kind: ``forward``, ``backward`` or ``inference``."""
 
-    def compile_graph(gm: GraphModule, example_inputs: Any) -> tuple[Any, Callable[[list], list]]:
+    def compile_graph(gm: GraphModule, example_inputs: Any) -> fallback.Compiled:
         constants = static_names(gm, kind) if options.freeze else set()
         fused_attention.hide_by_infinity(gm)
         if kind == "backward":
             layouts.follow(gm, example_inputs)
         eager = {node: node.meta["val"] for node in gm.graph.nodes if "val" in node.meta}
         strides = layouts.keep_channels_last(gm) if kind == "forward" else []
-        recipe, call = fallback.compiled(gm, options, constants)
-        if strides and recipe is None:
+        done = fallback.compiled(gm, options, constants)
+        if strides and not done.is_whole:
             # torch runs parts of it, whose results have its own strides.
             for node, value in eager.items():
                 node.meta["val"] = value
             return fallback.compiled(gm, options, constants)
         layouts.tell(strides)
-        return recipe, call
+        return done
 
     return compile_graph
 
@@ -73,7 +73,7 @@ def ferroflux(
         from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
 
         def of(kind: str) -> Callable:
-            compile = lambda gm, inputs: aot_cache.Compiled(*plain[kind](gm, inputs))
+            compile = lambda gm, inputs: aot_cache.Compiled(plain[kind](gm, inputs))
             return SerializableAOTDispatchCompiler(aot_cache.Compiled, compile)
 
         around = aot_cache.settings(chosen)
@@ -82,7 +82,7 @@ def ferroflux(
     else:
 
         def of(kind: str) -> Callable:
-            return lambda gm, inputs: plain[kind](gm, inputs)[1]
+            return lambda gm, inputs: plain[kind](gm, inputs).call
 
         around = contextlib.nullcontext()
     with around:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import warnings
+from dataclasses import dataclass
 from typing import Any, Callable
 
 import torch
@@ -23,8 +24,19 @@ log = logging.getLogger("ferroflux")
 _warned: set[str] = set()
 
 
-def compiled(gm: GraphModule, options: Options, constants: set[str]) -> tuple[runner.Recipe | None, Callable[[list], list]]:
-    """The graph as a boxed function with its recipe; ``None`` is the recipe of one that torch runs in parts.
+@dataclass
+class Compiled:
+    """A graph as a boxed function."""
+
+    call: Callable[[list], list]
+    recipe: runner.Recipe | None = None
+    """What makes it in a later process; ``None`` where it is made for this one."""
+    is_whole: bool = True
+    """Whether torch runs no part of it."""
+
+
+def compiled(gm: GraphModule, options: Options, constants: set[str]) -> Compiled:
+    """The graph compiled, what is supported of it.
 
     Raises ``Unsupported`` with all nodes that are not supported, where ``fallback`` is ``error``.
     """
@@ -33,11 +45,12 @@ def compiled(gm: GraphModule, options: Options, constants: set[str]) -> tuple[ru
     try:
         if ordered := segments.ordered(gm, options, whole=True):
             raise _native.Unsupported(ordered[0][2], ordered)
-        if found := groups.in_graph(gm):
-            # Communicators are this process's: nothing of it is kept for another one.
-            return None, groups.Exchanging(found, runner.recipe(gm, options, constants).function(found))
+        found = groups.of(gm)
         recipe = runner.recipe(gm, options, constants)
-        return recipe, recipe.function()
+        if found:
+            # Communicators are this process's.
+            return Compiled(groups.Exchanging(found, recipe.function))
+        return Compiled(recipe.function(), recipe)
     except _native.Unsupported as e:
         refused = e.args[1]
         if options.fallback == "error":
@@ -46,8 +59,8 @@ def compiled(gm: GraphModule, options: Options, constants: set[str]) -> tuple[ru
         if options.fallback == "error":
             raise
         log.warning("a graph is run by torch: %s", e)
-        refused = []
-    return None, split(gm, options, refused, constants)
+        refused = segments.ordered(gm, options)
+    return Compiled(split(gm, options, refused, constants), is_whole=False)
 
 
 def split(gm: GraphModule, options: Options, refused: list[tuple[str, str, str]], constants: set[str]) -> Callable[[list], list]:
@@ -151,7 +164,7 @@ def supported(node: Node) -> bool:
     """Whether the operator table has a node's operator."""
     import operator
 
-    if node.op != "call_function" or segments.is_exchange(node):
+    if node.op != "call_function" or groups.is_exchange(node):
         return False
     if node.target is operator.getitem:
         source = node.args[0]

@@ -7,7 +7,10 @@ other process for anything when it is made: processes may compile at different t
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import gc
+import os
 import weakref
 from dataclasses import dataclass
 from typing import Any, Callable
@@ -25,6 +28,20 @@ REDUCTIONS = {"sum", "avg", "product", "max", "min"}
 REDUCED = {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int8, torch.uint8, torch.int32, torch.int64}
 
 
+# Namespaces of operators that exchange data with other processes.
+NAMESPACES = {"_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "c10d", "symm_mem", "_dtensor"}
+
+
+@functools.cache
+def has_shared_nccl() -> bool:
+    """Whether torch's NCCL is a shared library, which the process has once, and not a part of torch."""
+    library = os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cuda.so")
+    try:
+        return ctypes.CDLL(library)["ncclCommCount"] is not None
+    except (OSError, AttributeError):
+        return False
+
+
 @dataclass(frozen=True)
 class Group:
     """A process group whose communicator compiled code uses."""
@@ -34,6 +51,8 @@ class Group:
     device: torch.device
     native: int
     """The address of its communicator (``ncclComm_t``)."""
+    rank: int
+    size: int
 
     @staticmethod
     def named(name: str, device: torch.device) -> Group | None:
@@ -42,12 +61,17 @@ class Group:
             backend = torch._C._distributed_c10d._resolve_process_group(name)._get_backend(device)
         except (RuntimeError, AttributeError):
             return None
-        native = communicator(backend, device)
-        return Group(name, backend, device, native) if native else None
+        native = communicator(backend, device) if has_shared_nccl() else 0
+        return Group(name, backend, device, native, backend.rank(), backend.size()) if native else None
 
     def is_there(self) -> bool:
         """Whether the communicator is still that of the group, which the program may have ended."""
         return communicator(self.backend, self.device) == self.native
+
+    def renewed(self) -> Group | None:
+        """The group of this name now, where it has the same ranks in number."""
+        other = Group.named(self.name, self.device)
+        return other if other is not None and (other.rank, other.size) == (self.rank, self.size) else None
 
 
 def communicator(backend: Any, device: torch.device) -> int:
@@ -69,6 +93,11 @@ def named_group(node: Node) -> str:
     return str(node.args[-1])
 
 
+def is_exchange(node: Node) -> bool:
+    """Whether a node exchanges data with other processes, or waits for that."""
+    return isinstance(node.target, torch._ops.OpOverload) and node.target.namespace in NAMESPACES
+
+
 def is_taken(node: Node, by_name: Callable[[Node], Any]) -> bool:
     """Whether compiled code makes an exchange, or waits for one of its own."""
     if str(node.target) == WAIT:
@@ -79,11 +108,27 @@ def is_taken(node: Node, by_name: Callable[[Node], Any]) -> bool:
     value = node.meta["val"]
     if "reduce" in str(node.target) and (value.dtype not in REDUCED or str(node.args[1]).lower() not in REDUCTIONS):
         return False
-    return value.device.type == "cuda" and by_name(node) is not None
+    # Complex numbers would be two exchanges, which a process that leaves them to torch does not make.
+    return value.device.type == "cuda" and not value.is_complex() and by_name(node) is not None
 
 
-def of(exchanges: list[Node]) -> list[Group] | None:
-    """The groups of a graph's exchanges; ``None`` where torch has to make one of them."""
+def exchanges_of(gm: GraphModule) -> list[Node]:
+    return [node for node in gm.graph.nodes if node.op == "call_function" and is_exchange(node)]
+
+
+def holders_of(gm: GraphModule) -> list[Node]:
+    """The nodes of a graph whose own graphs (branches, loops, regions) exchange."""
+    found = []
+    for node in gm.graph.nodes:
+        inner = [getattr(gm, str(a.target), None) for a in node.all_input_nodes if a.op == "get_attr"]
+        graphs = [module for g in inner if isinstance(g, GraphModule) for module in g.modules()]
+        if any(isinstance(g, GraphModule) and exchanges_of(g) for g in graphs):
+            found.append(node)
+    return found
+
+
+def of(gm: GraphModule) -> list[Group] | None:
+    """The groups on which the compiled code of a graph exchanges; ``None`` where torch has to make one of the exchanges."""
     found: dict[str, Group | None] = {}
 
     def by_name(node: Node) -> Group | None:
@@ -92,40 +137,42 @@ def of(exchanges: list[Node]) -> list[Group] | None:
             found[name] = Group.named(name, node.meta["val"].device)
         return found[name]
 
-    if all(is_taken(node, by_name) for node in exchanges):
-        return [group for group in found.values() if group is not None]
-    return None
-
-
-def in_graph(gm: GraphModule) -> list[Group]:
-    """The groups on which the compiled code of a graph exchanges."""
-    from .segments import is_exchange
-
-    return of([node for node in gm.graph.nodes if node.op == "call_function" and is_exchange(node)]) or []
+    if holders_of(gm) or not all(is_taken(node, by_name) for node in exchanges_of(gm)):
+        return None
+    return [group for group in found.values() if group is not None]
 
 
 class Exchanging:
-    """Compiled code that exchanges on process groups, which the program may end."""
+    """Compiled code that exchanges on process groups, which the program may end and make again."""
 
     _boxed_call = True
 
-    def __init__(self, groups: list[Group], call: Callable[[list], list]):
-        self.groups = groups
-        self.call: Callable[[list], list] | None = call
+    def __init__(self, groups: list[Group], make: Callable[[list[Group]], Callable[[list], list]]):
+        self.groups, self.make = groups, make
+        self.call: Callable[[list], list] | None = make(groups)
         release_before_groups_end()
         LIVING.add(self)
 
     def __call__(self, args: list) -> list:
-        ended = next((group for group in self.groups if not group.is_there()), None)
-        if self.call is None or ended is not None:
-            name = (ended or self.groups[0]).name
-            raise RuntimeError(f"ferroflux: the process group `{name}` was ended, which a compiled graph exchanges on")
-        return self.call(args)
+        call = self.call
+        if call is None or not all(group.is_there() for group in self.groups):
+            call = self._made_again()
+        return call(args)
 
-    def release(self, backends: list[Any] | None) -> None:
-        """Frees the code if one of its groups is among these; ``None`` is every group. Work of a device that runs is waited for."""
-        if backends is None or any(group.backend in backends for group in self.groups):
-            self.call = None
+    def _made_again(self) -> Callable[[list], list]:
+        renewed = [group.renewed() for group in self.groups]
+        if missing := [old.name for old, new in zip(self.groups, renewed) if new is None]:
+            raise RuntimeError(f"ferroflux: the process group `{missing[0]}` was ended, which a compiled graph exchanges on")
+        self.groups = renewed
+        self.call = self.make(renewed)
+        return self.call
+
+    def release(self, backends: list[Any]) -> bool:
+        """Frees the code if one of its groups is among these; whether it did."""
+        if self.call is None or not any(group.backend in backends for group in self.groups):
+            return False
+        self.call = None
+        return True
 
 
 LIVING: weakref.WeakSet[Exchanging] = weakref.WeakSet()
@@ -133,20 +180,21 @@ LIVING: weakref.WeakSet[Exchanging] = weakref.WeakSet()
 
 @functools.cache
 def release_before_groups_end() -> None:
-    """NCCL does not end a communicator that a device graph refers to: from now on the program's compiled code is freed before
-    ``torch.distributed.destroy_process_group`` ends its groups."""
-    import torch.distributed as dist
+    """NCCL does not end a communicator that a device graph refers to: from now on the program's compiled code is freed before a process
+    group ends its communicators."""
+    kind = torch.distributed.ProcessGroup
 
-    destroy = dist.destroy_process_group
+    def releasing(original: Callable) -> Callable:
+        @functools.wraps(original)
+        def ended(group: Any, *args: Any, **keywords: Any) -> Any:
+            backends = [group._get_backend(device) for device in group._device_types]
+            if any([code.release(backends) for code in list(LIVING)]):
+                # Functions around compiled code are in cycles with what they name.
+                gc.collect()
+                torch.cuda.synchronize()
+            return original(group, *args, **keywords)
 
-    @functools.wraps(destroy)
-    def release_and_destroy(group: Any = None) -> None:
-        everything = group is None or group is dist.group.WORLD
-        backends = None if everything else [group._get_backend(device) for device in group._device_types]
-        for code in list(LIVING):
-            code.release(backends)
-        if torch.cuda.is_initialized():
-            torch.cuda.synchronize()
-        destroy(group)
+        return ended
 
-    dist.destroy_process_group = dist.distributed_c10d.destroy_process_group = release_and_destroy
+    for name in ("shutdown", "abort"):
+        setattr(kind, name, releasing(getattr(kind, name)))

@@ -38,9 +38,19 @@ class Options:
     """Options of the backend, as text."""
 
     def backend_of(self, device: str) -> str:
-        """The backend for tensors of this device (``cuda``, ``cuda:1``)."""
+        """The backend for tensors of this device (``cuda``, ``cuda:1``). Raises ``Unsupported`` where the user named another device."""
+        if self.backend is None:
+            return device
         kind, _, number = device.partition(":")
-        return f"{self.backend}:{number}" if self.backend == kind and number else self.backend or device
+        name = without_number(self.backend)
+        # torch knows AMD's devices by the same name.
+        if kind == "cpu" or name not in (kind, "rocm"):
+            return self.backend
+        if self.backend == name:
+            return f"{name}:{number}" if number else name
+        if self.backend != f"{name}:{number or 0}":
+            raise _native.Unsupported(f"the graph has tensors on {device}, and the backend is `{self.backend}`", [])
+        return self.backend
 
     def mode_of(self, backend: str) -> str:
         """The mode, or ``default`` where the backend has no such mode."""
@@ -61,7 +71,7 @@ def backends() -> dict[str, dict[str, Any]]:
 def without_number(backend: str) -> str:
     """A backend's name without the number of its device."""
     name, _, number = backend.rpartition(":")
-    return name if name and number.isdigit() else backend
+    return name if name and number.isascii() and number.isdigit() else backend
 
 
 def near(name: str, known: list[str]) -> str:
@@ -112,6 +122,9 @@ def checked_backend(backend: Any) -> str:
     why = known[name]["unavailable_because"]
     if why:
         raise ValueError(f"ferroflux: the backend `{name}` cannot run here: {why}")
+    numbers = [str(d["device"]["device_id"]) for d in known[name]["devices"]]
+    if backend != name and str(int(backend[len(name) + 1 :])) not in numbers:
+        raise ValueError(f"ferroflux: the backend `{name}` has no device of that number: one of {', '.join(numbers)}")
     return backend
 
 

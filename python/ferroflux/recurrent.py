@@ -33,3 +33,8 @@ def state() -> None:
     """Tells torch the shapes, where it has none of its own."""
     if not torch._C._dispatch_has_kernel_for_dispatch_key(NAME, "Meta"):
         _library.impl(NAME.removeprefix("aten::"), shapes, "Meta")
+
+
+def has_backward(gm: torch.fx.GraphModule) -> bool:
+    """Whether a graph has cuDNN's backward, which torch cannot run in place of compiled code: what cuDNN keeps is not there."""
+    return bool(gm.graph.find_nodes(op="call_function", target=torch.ops.aten._cudnn_rnn_backward.default))

@@ -14,7 +14,7 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from . import _native, host_inputs, precision
+from . import _native, host_inputs, precision, recurrent
 from .graph import Text
 from .groups import Group
 from .options import Options, without_number
@@ -282,7 +282,7 @@ def recipe(gm: GraphModule, options: Options, constants: set[str]) -> Recipe:
     mode = options.mode_of(backend)
     follows_flags = precision.is_followed(gm, backend, settings)
     names = [str(n.target) for n in text.names if n.op == "get_attr"]
-    plain = None if options.fallback == "error" else Plain.of(gm, names)
+    plain = None if options.fallback == "error" or recurrent.has_backward(gm) else Plain.of(gm, names)
     return Recipe(source, places, backend, mode, settings, options.cache, follows_flags, body, text.tensors, plain)
 
 

@@ -21,8 +21,6 @@ from .options import Options
 EXCHANGED = "exchanges are torch's, on its process groups"
 DRAWN = "random numbers of torch's generator are wanted"
 
-# Namespaces of operators that exchange data with other processes.
-EXCHANGES = {"_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "c10d", "symm_mem", "_dtensor"}
 WAITS = {"_c10d_functional.wait_tensor.default", "c10d_functional.wait_tensor.default"}
 
 
@@ -30,20 +28,14 @@ PART = "segment_"
 """What the names of segments begin with."""
 
 
-def is_exchange(node: Node) -> bool:
-    """Whether a node exchanges data with other processes, or waits for that."""
-    return isinstance(node.target, torch._ops.OpOverload) and node.target.namespace in EXCHANGES
-
-
 def ordered(gm: GraphModule, options: Options, whole: bool = False) -> list[tuple[str, str, str]]:
     """The nodes that torch runs in the order of the program, as nodes that are refused: name, operator and reason. Of a graph that is
     compiled as a ``whole`` compiled code makes the exchanges, where it can make all of them."""
-    found = []
-    exchanges = [node for node in gm.graph.nodes if node.op == "call_function" and is_exchange(node)]
-    taken = whole and groups.of(exchanges) is not None
+    taken = whole and groups.of(gm) is not None
+    found = [(node.name, str(node.target), EXCHANGED) for node in groups.holders_of(gm)]
     for node in gm.graph.nodes:
         if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
-            if is_exchange(node):
+            if groups.is_exchange(node):
                 if not taken:
                     found.append((node.name, str(node.target), EXCHANGED))
             elif options.random == "torch" and torch.Tag.nondeterministic_seeded in node.target.tags:

@@ -11,6 +11,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import ferroflux
+
 from .conftest import same
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
@@ -515,17 +517,43 @@ def test_arenas_are_torchs_memory_between_calls(compiled):
 
 
 def test_memory_that_torch_may_not_have_is_refused_to_compiled_code(compiled):
-    ours = compiled(lambda x: (x @ x).softmax(-1) @ x)
+    # The result is torch's in any case, and small.
+    function = lambda x: ((x @ x / 64).softmax(-1) @ x).sum()
+    ours = compiled(function)
     x = randn(64, 64)
-    same(ours(x), (x @ x).softmax(-1) @ x, tolerance=1e-3)
+    same(ours(x), function(x), tolerance=1e-2)
     total = torch.cuda.get_device_properties(0).total_memory
     big = torch.randn(4096, 4096, device=CUDA)
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + (8 << 20)) / total)
     try:
-        with pytest.raises((torch.OutOfMemoryError, RuntimeError)):
+        with pytest.raises(ferroflux.Error, match="allocator has none left"):
             ours(big)
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
-    same(ours(big), (big @ big).softmax(-1) @ big, tolerance=1.0)
+    same(ours(big), function(big), tolerance=10.0)
+
+
+def test_a_stream_that_frees_memory_meanwhile_is_waited_for(compiled):
+    """Threads on one stream: what one frees while its kernels run is not an arena of the other's call before they end."""
+    weight = randn(1024, 1024) / 32
+    ours = compiled(lambda x: torch.softmax(x @ weight, -1).sum(0), options={"freeze": False})
+    x = randn(1024, 1024)
+    wanted, wrong = torch.softmax(x @ weight, -1).sum(0), []
+    ours(x)
+
+    def other():
+        for _ in range(300):
+            filled = torch.empty(1024, 1024, device=CUDA)
+            torch.cuda._sleep(20_000)
+            filled.fill_(float("nan"))
+            del filled
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    for _ in range(300):
+        if not torch.allclose(ours(x), wanted, rtol=1e-3, atol=1e-3):
+            wrong.append(1)
+    thread.join()
+    assert not wrong

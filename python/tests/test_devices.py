@@ -24,15 +24,21 @@ def test_a_backend_of_a_name_follows_the_number_of_the_tensors():
     assert options.Options(backend="cuda").backend_of("cuda:1") == "cuda:1"
     assert options.Options(backend="cuda").backend_of("cuda") == "cuda"
     assert options.Options(backend="./npu.so").backend_of("cuda:1") == "./npu.so"
+    assert options.Options(backend="rocm").backend_of("cuda:1") == "rocm:1"
+    assert options.Options(backend="cuda:0").backend_of("cuda") == "cuda:0"
+    for named in ("cuda:0", "rocm:2"):
+        with pytest.raises(_native.Unsupported, match="cuda:1, and the backend is"):
+            options.Options(backend=named).backend_of("cuda:1")
 
 
 def test_names_with_numbers_are_checked_as_others():
     assert options.parse(None, {"backend": "cpu:0", "threads": 1}).backend == "cpu:0"
     with pytest.raises(ValueError, match="did you mean `cpu`"):
         options.parse(None, {"backend": "cpx:0"})
-    compiled = torch.compile(lambda x: x + 1, backend="ferroflux", options={"backend": "cpu:7", "fallback": "error"})
-    with pytest.raises(Exception, match="there is no device 7"):
-        compiled(torch.ones(2))
+    with pytest.raises(ValueError, match="no device of that number: one of 0"):
+        options.parse(None, {"backend": "cpu:7"})
+    with pytest.raises(ValueError, match="there is no backend `cpu:²`"):
+        options.parse(None, {"backend": "cpu:²"})
     first = torch.compile(lambda x: x + 1, backend="ferroflux", options={"backend": "cpu:0", "fallback": "error"})
     assert first(torch.ones(2)).tolist() == [2.0, 2.0]
 

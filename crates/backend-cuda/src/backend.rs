@@ -151,7 +151,7 @@ fn id(ordinal: i32) -> DeviceId {
 pub struct Caller(Option<sys::CUcontext>);
 
 impl Caller {
-    fn now() -> Caller {
+    pub(crate) fn now() -> Caller {
         let mut context = std::ptr::null_mut();
         // The functions of the driver are there once it was found.
         let loaded = find(Library::Driver).is_ok();

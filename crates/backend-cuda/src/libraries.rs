@@ -129,6 +129,11 @@ pub fn find(library: Library) -> Result<PathBuf, GpuError> {
     opened(library).map(|(_, path)| path)
 }
 
+/// Whether the process has a library loaded already, which is then the one that is found.
+pub(crate) fn is_mapped(library: Library) -> bool {
+    library.sought().mapped().is_some()
+}
+
 /// As [`find`], with the library.
 pub(crate) fn opened(library: Library) -> Result<Opened, GpuError> {
     static FOUND: [OnceLock<Result<Opened, GpuError>>; 5] = [const { OnceLock::new() }; 5];

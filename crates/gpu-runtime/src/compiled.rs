@@ -321,7 +321,7 @@ impl<D: Driver> Compiled<D> {
         let _span = tracing::trace_span!(target: "kernel", "call").entered();
         let is_foreign = stream != self.driver().stream();
         if is_foreign {
-            self.driver().after(stream)?;
+            self.memory.note_reader(stream);
         }
         let outputs = self.attempt_twice(&mut state, stream, inputs);
         // Also after a call that failed: what it has enqueued may use memory of the stream's order.
@@ -332,6 +332,11 @@ impl<D: Driver> Compiled<D> {
         joined.and(outputs)
     }
 
+    /// Whether a call that failed may be made again: it has not overwritten an input, and not exchanged what the other ranks exchange once.
+    fn may_be_repeated(&self) -> bool {
+        !self.program.inputs.iter().any(|i| i.written) && !exchange::any(&self.program.steps)
+    }
+
     fn attempt_twice(
         &self,
         state: &mut State<D>,
@@ -339,8 +344,7 @@ impl<D: Driver> Compiled<D> {
         inputs: &[TensorView<'_>],
     ) -> Result<Vec<OwnedTensor>, GpuError> {
         match self.attempt(state, stream, inputs) {
-            // A retry is not possible where inputs may have been overwritten already.
-            Err(e) if e.is_out_of_memory() && !self.program.inputs.iter().any(|i| i.written) => {
+            Err(e) if e.is_out_of_memory() && self.may_be_repeated() => {
                 state.entries.iter_mut().for_each(|e| e.recorded.release());
                 state.arena = None;
                 state.generation += 1;
@@ -366,6 +370,10 @@ impl<D: Driver> Compiled<D> {
             last.recorded.release();
         }
         self.arrange(state, stream)?;
+        if stream != self.driver().stream() {
+            // Behind the allocation: until then the stream may have been given work that uses the arena's memory.
+            self.driver().after(stream)?;
+        }
         let (arena, generation) = (state.arena_address, state.generation);
         let Some(entry) = state.entries.first_mut() else {
             return Err(GpuError::Malformed("a call without sizes".into()));
@@ -374,7 +382,7 @@ impl<D: Driver> Compiled<D> {
         let sources = (self.program.inputs.iter().zip(inputs).zip(&entry.prepared.inputs))
             .map(|((spec, view), layout)| source(&spec.name, layout, view, device))
             .collect::<Result<Vec<Source>, GpuError>>()?;
-        let given = CallTensors { views: inputs, sources: &sources, arena, generation };
+        let given = CallTensors { views: inputs, sources: &sources, arena, generation, stream };
         entry.calls += 1;
         if entry.prepared.list.is_ok() { self.run_list(entry, &given) } else { self.run_steps(entry, &given) }
     }
@@ -443,7 +451,9 @@ impl<D: Driver> Compiled<D> {
     fn provide_arena(&self, state: &mut State<D>, stream: Stream) -> Result<(), GpuError> {
         let Some(Entry { prepared, .. }) = state.entries.first() else { return Ok(()) };
         let (wanted, scratch) = (prepared.arena_bytes, prepared.scratch_bytes);
-        if state.arena.as_ref().is_some_and(|a| a.bytes() >= wanted) {
+        // A recording uses its arena in calls on any stream.
+        let order = if self.records { self.driver().stream() } else { stream };
+        if state.arena.as_ref().is_some_and(|a| a.bytes() >= wanted && a.serves(order)) {
             return Ok(());
         }
         if wanted == 0 {
@@ -453,8 +463,6 @@ impl<D: Driver> Compiled<D> {
         }
         // The old arena is freed first, so that the new one may reuse its memory.
         state.arena = None;
-        // A recording uses its arena in calls on any stream.
-        let order = if self.records { self.driver().stream() } else { stream };
         let arena = self.memory.block_for(wanted, order)?;
         if state.move_arena(arena.address()) {
             let usage = self.memory.usage();
@@ -538,7 +546,7 @@ impl<D: Driver> Compiled<D> {
             // SAFETY: `arrange` wrote the addresses of arena and constants; all other addresses belong to the recording.
             if let Some(outputs) = unsafe { recorded.run(prepared, &parts, given, addresses)? } {
                 self.write_back(entry, given)?;
-                return self.listed_results(entry, &outputs);
+                return self.listed_results(entry, &outputs, given.stream);
             }
             // A recording that was given up may have begun exchanges, whose marks are its own.
             self.groups.settle()?;
@@ -546,7 +554,7 @@ impl<D: Driver> Compiled<D> {
         let _copies = self.place_inputs(entry, given)?;
         let mut blocks: Blocks<D> = Vec::with_capacity(entry.prepared.outputs.len());
         for &(root, bytes) in &entry.prepared.outputs {
-            let block = self.memory.block(bytes)?;
+            let block = self.memory.block_of_caller(bytes, given.stream)?;
             entry.addresses[root] = block.address();
             blocks.push((root, Arc::new(block)));
         }
@@ -574,7 +582,7 @@ impl<D: Driver> Compiled<D> {
             self.note_times(entry, &times);
         }
         self.write_back(entry, given)?;
-        self.listed_results(entry, &blocks)
+        self.listed_results(entry, &blocks, given.stream)
     }
 
     /// The outcome of a call's steps. Where they failed, exchanges that use the call's memory are waited for before it is freed.
@@ -634,10 +642,12 @@ impl<D: Driver> Compiled<D> {
         &self,
         entry: &Entry<D>,
         blocks: &[(usize, Arc<Block<D>>)],
+        stream: Stream,
     ) -> Result<Vec<OwnedTensor>, GpuError> {
         let Ok(list) = &entry.prepared.list else { return Ok(Vec::new()) };
         let block = |layout: &Layout| blocks.iter().find(|(root, _)| *root == layout.root).map(|(_, b)| b);
-        list.results.iter().map(|l| self.result(l, block(l), entry.addresses[l.root])).collect()
+        let result = |l: &Layout| self.result(l, block(l), entry.addresses[l.root], stream);
+        list.results.iter().map(result).collect()
     }
 
     /// Runs a call step by step.
@@ -645,6 +655,7 @@ impl<D: Driver> Compiled<D> {
         let _copies = self.place_inputs(entry, given)?;
         let (addresses, sizes) = (entry.addresses.clone(), entry.prepared.sizes.clone());
         let mut machine = self.machine(addresses, sizes, self.as_before(given));
+        machine.exec.stream = given.stream;
         for (root, _) in &entry.prepared.outputs {
             machine.exec.provide(BufId::from_index(*root))?;
         }
@@ -657,7 +668,8 @@ impl<D: Driver> Compiled<D> {
         let result = |spec| {
             let call = &machine.exec;
             let layout = Layout::of_output(&self.program, spec, &call.sizes)?;
-            self.result(&layout, call.blocks[layout.root].as_ref(), call.addresses[layout.root])
+            let (block, address) = (call.blocks[layout.root].as_ref(), call.addresses[layout.root]);
+            self.result(&layout, block, address, given.stream)
         };
         self.program.outputs.iter().map(result).collect()
     }
@@ -680,6 +692,7 @@ impl<D: Driver> Compiled<D> {
             own: self.own(),
             faults: self.faults.as_deref(),
             as_before,
+            stream: self.driver().stream(),
         };
         Machine::new(running, &self.program.symbols, &self.dynamic)
     }
@@ -691,11 +704,12 @@ impl<D: Driver> Compiled<D> {
         layout: &Layout,
         block: Option<&Arc<Block<D>>>,
         address: u64,
+        stream: Stream,
     ) -> Result<OwnedTensor, GpuError> {
         let (block, address) = match block {
             Some(block) => (Arc::clone(block), block.address() + layout.at),
             None => {
-                let block = Arc::new(self.memory.block(layout.bytes)?);
+                let block = Arc::new(self.memory.block_of_caller(layout.bytes, stream)?);
                 if layout.bytes > 0 {
                     // SAFETY: the verifier guarantees that the output is a view of its buffer; the block has its span.
                     unsafe { self.driver().copy(block.address(), address + layout.at, layout.bytes)? };

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use gpu_codegen::Param;
 use ir_core::{EntityId, SymExpr};
 use kernel_ir::runtime::{Exec, Number, Sizes};
-use kernel_ir::{BufId, Program};
+use kernel_ir::{BufId, Program, Storage};
 use linalg::host::{MatrixRoutine, Memory};
+use plugin_sdk::Stream;
 
 use crate::faults::Faults;
 use crate::memory::span;
@@ -33,6 +34,8 @@ pub(crate) struct Running<'a, D: Driver> {
     pub(crate) faults: Option<&'a Faults<D>>,
     /// Whether inputs that are written in place are still unchanged.
     pub(crate) as_before: bool,
+    /// The stream on which outputs are read.
+    pub(crate) stream: Stream,
 }
 
 impl<D: Driver> Exec for Running<'_, D> {
@@ -65,7 +68,12 @@ impl<D: Driver> Exec for Running<'_, D> {
     fn provide(&mut self, buffer: BufId) -> Result<(), GpuError> {
         let number = buffer.index();
         if self.blocks[number].is_none() {
-            let block = Arc::new(self.memory.block(bytes_of(self.program, buffer, &self.sizes)?)?);
+            let bytes = bytes_of(self.program, buffer, &self.sizes)?;
+            let block = match self.program.buffers[buffer].storage {
+                Storage::Output => self.memory.block_of_caller(bytes, self.stream),
+                _ => self.memory.block(bytes),
+            };
+            let block = Arc::new(block?);
             self.addresses[number] = block.address();
             self.blocks[number] = Some(block);
         }

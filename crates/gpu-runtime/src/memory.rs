@@ -26,6 +26,8 @@ pub struct DeviceMemory<D: Driver> {
     host: Host,
     pool: Mutex<Pool>,
     exclusive: Mutex<()>,
+    /// Streams of callers, which may read what was given to them.
+    readers: Mutex<Vec<Stream>>,
     /// Programs with calls that nobody has waited for.
     pub(crate) unread: Unread<D>,
 }
@@ -40,7 +42,7 @@ struct Pool {
     allocations: u64,
 }
 
-/// Statistics of a device's memory, in bytes.
+/// Statistics of a device's memory, in bytes; the host's allocator's part of it is counted as if the driver gave it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryUsage {
     /// Bytes of blocks in use.
@@ -66,6 +68,7 @@ impl<D: Driver> DeviceMemory<D> {
             host,
             pool: Mutex::default(),
             exclusive: Mutex::default(),
+            readers: Mutex::default(),
             unread: Unread::default(),
         })
     }
@@ -107,6 +110,40 @@ impl<D: Driver> DeviceMemory<D> {
         Ok(Block { memory, address, size, bytes, lender: None })
     }
 
+    /// A block that a caller on this stream is given: work on the stream may read it until the block is dropped.
+    ///
+    /// # Errors
+    /// Those of [`block`](Self::block).
+    pub(crate) fn block_of_caller(
+        self: &Arc<Self>,
+        bytes: u64,
+        stream: Stream,
+    ) -> Result<Block<D>, GpuError> {
+        let block = self.block_for(bytes, stream)?;
+        if block.is_lent() && stream != self.driver.stream() {
+            // The stream may have been given work that uses the memory since it was last waited for.
+            self.driver.after(stream)?;
+        }
+        Ok(block)
+    }
+
+    /// Notes that work on a caller's stream may read what calls return.
+    pub(crate) fn note_reader(&self, stream: Stream) {
+        let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
+        if !readers.contains(&stream) {
+            readers.push(stream);
+        }
+    }
+
+    /// Makes the own stream wait for all callers' streams, before memory goes back that they may read.
+    fn wait_for_readers(&self) {
+        let readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for stream in readers {
+            // A stream that is gone reads nothing.
+            let _ = self.driver.after(stream);
+        }
+    }
+
     /// Memory of the host's allocator, where it has one for this device. No lock is held meanwhile: the allocator has its own.
     fn of_hosts_allocator(&self, bytes: u64, stream: Stream) -> Result<Option<u64>, GpuError> {
         if stream == Stream::DEFAULT {
@@ -117,7 +154,12 @@ impl<D: Driver> DeviceMemory<D> {
         let address = match self.host.allocate_memory(device, bytes, stream) {
             Err(_) => {
                 self.trim();
-                self.host.allocate_memory(device, bytes, stream).map_err(full)?
+                let again = self.host.allocate_memory(device, bytes, stream);
+                if again.is_err() {
+                    // A device that is lost is the cause, and not the lack of memory.
+                    self.driver.synchronize()?;
+                }
+                again.map_err(full)?
             }
             Ok(given) => given,
         };
@@ -264,6 +306,10 @@ impl<D: Driver> Block<D> {
     pub(crate) fn is_lent(&self) -> bool {
         self.lender.is_some()
     }
+    /// Whether it may be used in the order of a stream.
+    pub(crate) fn serves(&self, stream: Stream) -> bool {
+        self.lender.is_none_or(|lender| lender == stream)
+    }
 }
 
 impl<D: Driver> Drop for Block<D> {
@@ -273,6 +319,9 @@ impl<D: Driver> Drop for Block<D> {
         if let Some(stream) = self.lender {
             pool.reserved -= self.size;
             drop(pool);
+            if stream == self.memory.driver.stream() {
+                self.memory.wait_for_readers();
+            }
             // SAFETY: it was given for this stream, and is given back once; the stream's order covers its work.
             unsafe { self.memory.host.free_memory(self.memory.driver.device(), self.address, stream) };
         } else if self.memory.driver.pooled() {

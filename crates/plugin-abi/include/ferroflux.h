@@ -134,7 +134,7 @@ extern "C" {
 #define FFX_ABI_MAJOR 1
 
 // Minor version of this ABI: counts the appended fields of all tables together.
-#define FFX_ABI_MINOR 2
+#define FFX_ABI_MINOR 3
 
 // Program level: a whole fx graph (as a custom Dynamo backend takes it).
 #define FFX_LEVEL_FX_IR 1
@@ -557,6 +557,22 @@ typedef struct FfxPlugin {
 // One log event; `target` names the part of the plugin. Both texts are borrowed for the call.
 typedef void (*FfxLog)(void *ctx, uint32_t level, struct FfxStr target, struct FfxStr message);
 
+// Writes the address of `bytes` bytes (at least 1) of a device's memory to `*out`, aligned to 256 bytes at least, for work on `stream`: what that
+// stream was given before may still use it. `stream` is a stream of the device's driver, never null. `FFX_ERR_UNAVAILABLE`, without a
+// message: the host has no memory of such devices, and the plugin allocates itself. `FFX_ERR_OUT_OF_MEMORY`: it has none left.
+//
+// It may be called on any thread, also while the plugin holds locks: it calls no function of a plugin.
+typedef int32_t (*FfxAllocateMemory)(void *ctx,
+                                     DLDevice device,
+                                     uint64_t bytes,
+                                     void *stream,
+                                     void **out,
+                                     struct FfxError *error);
+
+// Takes memory back that `FfxAllocateMemory` gave for `stream`, in the order of that stream: what it was given before may still use
+// the memory, and other streams do not any more. On any thread.
+typedef void (*FfxFreeMemory)(void *ctx, DLDevice device, void *address, void *stream);
+
 // The host's table; valid for the whole life of the process.
 typedef struct FfxHost {
   // Size and version.
@@ -567,6 +583,10 @@ typedef struct FfxHost {
   struct FfxStr version;
   // Optional: takes one log event, on any thread.
   FfxLog log;
+  // Optional, since 1.3, with `free_memory`: device memory of the host's own allocator.
+  FfxAllocateMemory allocate_memory;
+  // Optional, since 1.3, with `allocate_memory`.
+  FfxFreeMemory free_memory;
 } FfxHost;
 
 // Type of the symbol `ffx_plugin_entry_v1`: hands out the plugin's table, or null with the error filled. `host` lives as

@@ -1,11 +1,12 @@
 //! torch's caching allocator as the memory of compiled code on CUDA devices: arenas, packed weights and recordings are counted, limited and
-//! given back as torch's own tensors are. By the C functions that torch exports for compiled models, which need neither Python nor its
-//! lock: a backend allocates while it holds locks of its own. A torch without them leaves backends to their own memory.
+//! given back as torch's own tensors are. By the C functions that torch exports for compiled models: a backend allocates while it holds locks
+//! of its own, and these take Python's lock only where torch records the history of its memory, so nobody may wait for a backend with
+//! that lock. A torch without them leaves backends to their own memory.
 
 use std::ffi::c_void;
 use std::path::PathBuf;
 use std::ptr::{NonNull, null_mut};
-use std::sync::Once;
+use std::sync::OnceLock;
 
 use ferroflux::foreign::dlpack::{DL_CUDA, DLDevice};
 use ferroflux::foreign::{DeviceAllocator, set_device_allocator};
@@ -36,12 +37,13 @@ struct Torch {
 
 /// Makes torch's allocator that of backends for CUDA devices, once.
 pub(crate) fn install(py: Python<'_>) {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        if let Some(torch) = libraries(py).ok().and_then(|folder| Torch::of(&folder)) {
-            set_device_allocator(DL_CUDA, Box::new(torch));
-        }
-    });
+    static DONE: OnceLock<bool> = OnceLock::new();
+    if DONE.get().is_some() {
+        return;
+    }
+    // Looked for before: an import may let another thread have Python's lock, which must not wait here.
+    let torch = libraries(py).ok().and_then(|folder| Torch::of(&folder));
+    DONE.get_or_init(|| torch.is_some_and(|torch| set_device_allocator(DL_CUDA, Box::new(torch))));
 }
 
 /// The folder of torch's libraries.

@@ -112,8 +112,9 @@ type Groups = Vec<(String, Communicator)>;
 fn adopted(backend: &str, groups: Vec<(String, usize, usize, usize)>) -> Result<Groups, ferroflux::Error> {
     let one = |(name, native, rank, size): (String, usize, usize, usize)| {
         let native = std::ptr::with_exposed_provenance_mut(native);
-        // SAFETY: torch's communicator; Python's half asks before each call whether it is still there. torch calls NCCL with it while
-        // Python's lock is held, or in a backward pass, which waits for compiled code.
+        // SAFETY: torch's communicator; Python's half asks before each call whether it is still there. torch and compiled code exchange on a
+        // group one after another, as all ranks have to do it in one order: a program that uses a group in several threads at once is wrong by
+        // itself.
         let group = unsafe { adopt_communicator(backend, native, rank, size) }?;
         Ok((name, group))
     };
@@ -153,7 +154,7 @@ impl Callable {
                     without_lock(py, || compiled(&self.text, &self.options, &self.groups)).map_err(raised)?;
                 let one = BoundCode::new(Ready::new(py, code, self.device.is_some())?);
                 self.list().insert(0, Arc::clone(&one));
-                one.bind(&weights, stamps)?;
+                one.bind(py, &weights, stamps)?;
                 return Ok(Some(one));
             }
         };
@@ -169,7 +170,7 @@ impl Callable {
             Change::Values if self.restless.fetch_add(2, Ordering::Relaxed) >= 2 * RESTLESS => {
                 return Ok(None);
             }
-            _ => one.bind(&weights, stamps)?,
+            _ => one.bind(py, &weights, stamps)?,
         }
         Ok(Some(one))
     }

@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 
 use crate::error::{guarded, raised};
 use crate::exchange::{address, lend};
+use crate::process::without_lock;
 use crate::results::Ready;
 
 /// Where a weight lies, and how often it was written.
@@ -32,6 +33,8 @@ impl Stamp {
 pub(crate) struct BoundCode {
     pub(crate) ready: Ready,
     state: Mutex<State>,
+    /// Held while weights are bound, without Python's lock.
+    binding: Mutex<()>,
 }
 
 #[derive(Default)]
@@ -54,7 +57,7 @@ pub(crate) enum Change {
 
 impl BoundCode {
     pub(crate) fn new(ready: Ready) -> Arc<BoundCode> {
-        Arc::new(BoundCode { ready, state: Mutex::default() })
+        Arc::new(BoundCode { ready, state: Mutex::default(), binding: Mutex::default() })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -72,23 +75,31 @@ impl BoundCode {
         if known { Change::Values } else { Change::Tensors }
     }
 
-    /// Binds these weights, of which the code may want some. Python's lock is held: the bound tensors and their stamps change
-    /// together.
-    pub(crate) fn bind(&self, weights: &[(&str, Bound<'_, PyAny>)], stamps: Vec<Stamp>) -> PyResult<()> {
+    /// Binds these weights, of which the code may want some. It waits for calls that run, which may want Python's lock.
+    pub(crate) fn bind(
+        &self,
+        py: Python<'_>,
+        weights: &[(&str, Bound<'_, PyAny>)],
+        stamps: Vec<Stamp>,
+    ) -> PyResult<()> {
         let mut values: Vec<(&str, Value)> = Vec::with_capacity(weights.len());
         let mut kept = Vec::with_capacity(weights.len());
         for (name, object) in weights {
-            let alias = object.call_method0(intern!(object.py(), "detach"))?;
+            let alias = object.call_method0(intern!(py, "detach"))?;
             values.push((name, lend(&alias, Access::Read)?));
             kept.push(alias.unbind());
         }
-        // Until this succeeds nothing is known to be bound.
-        self.state().stamps.clear();
-        guarded(|| self.ready.code.bind(&values)).map_err(raised)?;
+        let bound = without_lock(py, || {
+            // The bound tensors and their stamps change together.
+            let _one = self.binding.lock().unwrap_or_else(PoisonError::into_inner);
+            // Until this succeeds nothing is known to be bound.
+            self.state().stamps.clear();
+            guarded(|| self.ready.code.bind(&values))?;
+            Ok(std::mem::replace(&mut *self.state(), State { stamps, _kept: kept }))
+        });
         drop(values);
-        // The old aliases are dropped after the lock, since that may run Python code.
-        let old = std::mem::replace(&mut *self.state(), State { stamps, _kept: kept });
-        drop(old);
+        // The old aliases are dropped with Python's lock, since that may run Python code.
+        drop(bound.map_err(raised)?);
         Ok(())
     }
 }

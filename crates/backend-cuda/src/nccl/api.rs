@@ -17,7 +17,7 @@ type Status = c_int;
 /// `ncclSuccess`.
 const SUCCESS: Status = 0;
 /// `ncclInProgress`.
-const IN_PROGRESS: Status = 7;
+pub(super) const IN_PROGRESS: Status = 7;
 
 /// What ranks pass to each other to join (`ncclUniqueId`).
 #[repr(C)]

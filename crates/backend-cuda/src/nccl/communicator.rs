@@ -9,10 +9,11 @@ use cudarc::driver::{result, sys};
 use kernel_ir::{CollectiveOp, Combine};
 use plugin_sdk::{BlockExchange, Communicator, DType, PluginError, Stream};
 
-use super::api::{Api, Comm, CudaStream, UniqueId};
+use super::api::{Api, Comm, CudaStream, IN_PROGRESS, UniqueId};
 use super::mailbox::Mailboxes;
 use super::peers::Peers;
 use super::{deadline, driver, gone};
+use crate::backend::Caller;
 
 /// How long a call of NCCL may hold a communicator that is to be aborted: then it is stuck, and the abort is what ends it.
 const STUCK: Duration = Duration::from_secs(5);
@@ -111,7 +112,7 @@ impl Shared {
         };
         let _ = self.context.enter();
         let give_up = deadline(STUCK);
-        for handle in handles.iter().filter_map(Weak::upgrade) {
+        for handle in handles.iter().filter_map(Weak::upgrade).filter(|handle| !handle.borrowed) {
             handle.mailboxes.get().into_iter().for_each(Mailboxes::end);
             let raw = loop {
                 match handle.raw.try_lock() {
@@ -126,7 +127,7 @@ impl Shared {
                     Err(TryLockError::WouldBlock) => std::thread::sleep(PAUSE),
                 }
             };
-            if !raw.0.is_null() && !handle.borrowed {
+            if !raw.0.is_null() {
                 // SAFETY: the handle was taken out, so nothing else uses it.
                 unsafe { (self.api.abort)(raw.0) };
             }
@@ -135,6 +136,21 @@ impl Shared {
 
     fn check(&self) -> Result<(), PluginError> {
         self.state().broken.clone().map_or(Ok(()), |why| Err(gone(why)))
+    }
+
+    /// The handle of a communicator that another part of the process has: one for all programs, so that these call NCCL one by one.
+    fn borrowed(&self, raw: Comm) -> Arc<Handle> {
+        static BORROWED: Mutex<Vec<(usize, Weak<Handle>)>> = Mutex::new(Vec::new());
+        let mut all = BORROWED.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|(_, handle)| handle.strong_count() > 0);
+        let known = all.iter().find(|(address, _)| *address == raw.addr());
+        if let Some(handle) = known.and_then(|(_, handle)| handle.upgrade()) {
+            self.state().handles.push(Arc::downgrade(&handle));
+            return handle;
+        }
+        let handle = self.keep(raw, true);
+        all.push((raw.addr(), Arc::downgrade(&handle)));
+        handle
     }
 
     /// Keeps a communicator in sight, for when the ranks are not all there any more.
@@ -176,6 +192,7 @@ impl OwnStream {
 
 impl Drop for OwnStream {
     fn drop(&mut self) {
+        let _caller = Caller::now();
         // SAFETY: the stream is this value's own; its context is kept for the life of the process.
         let _ = unsafe { result::stream::destroy(self.0) };
     }
@@ -234,6 +251,7 @@ impl Rank {
         timeout: Duration,
     ) -> Result<Rank, PluginError> {
         context.enter()?;
+        settled(api, raw, IN_PROGRESS, timeout)?;
         let (mut ranks, mut number) = (0, 0);
         // SAFETY: the communicator lives; the places live through the calls.
         unsafe {
@@ -245,7 +263,7 @@ impl Rank {
             return Err(PluginError::invalid(what));
         }
         let shared = Arc::new(Shared { api, context, timeout, state: Mutex::default() });
-        let (handle, peers) = (shared.keep(raw, true), Arc::new(Peers::default()));
+        let (handle, peers) = (shared.borrowed(raw), Arc::new(Peers::default()));
         Ok(Rank { shared, handle, rank, size, stream: OwnStream::new(context)?, _peers: peers })
     }
 
@@ -293,7 +311,7 @@ impl Rank {
             // SAFETY: the caller's guarantee is passed on unchanged.
             return unsafe { mailboxes.put(&[(*e, send, receive)], stream) };
         }
-        let call = Call { api, comm: comm.0, stream, rank: self.rank, size: self.size };
+        let call = Call { api, comm: comm.0, stream, rank: self.rank, size: self.size, grouped: false };
         // SAFETY: the caller's guarantee is passed on unchanged.
         unsafe { call.run(e, send, receive) }
     }
@@ -350,6 +368,7 @@ impl Rank {
 
 impl Communicator for Rank {
     fn split(&self, color: usize, key: usize) -> Result<Box<dyn Communicator>, PluginError> {
+        let _caller = Caller::now();
         let Shared { api, context, .. } = *self.shared;
         context.enter()?;
         self.shared.check()?;
@@ -414,18 +433,25 @@ impl Communicator for Rank {
             return Ok(numbers);
         }
         let api = self.shared.api;
-        let call = Call { api, comm: comm.0, stream: stream.0, rank: self.rank, size: self.size };
+        let mut call =
+            Call { api, comm: comm.0, stream: stream.0, rank: self.rank, size: self.size, grouped: true };
         // SAFETY: the group is this thread's, and ended below whatever happens in it.
         api.check("ncclGroupStart", unsafe { (api.group_start)() }).map_err(gone)?;
         // SAFETY: the caller's guarantee is passed on unchanged; the communicator lives under the lock.
         let done = all.iter().try_for_each(|(e, send, receive)| unsafe { call.run(e, *send, *receive) });
         // SAFETY: the group was started above.
-        let ended = api.check("ncclGroupEnd", unsafe { (api.group_end)() }).map_err(gone);
+        let ended = unsafe { (api.group_end)() };
+        call.grouped = false;
+        let ended = api.check("ncclGroupEnd", ended).map_err(gone).and_then(|()| call.settle(ended));
         done.and(ended).map(|()| numbers)
     }
 
     fn wait(&self, _ticket: u64) -> Result<(), PluginError> {
         self.shared.check()?;
+        if self.handle.borrowed {
+            // Whose it is watches over it.
+            return Ok(());
+        }
         let api = self.shared.api;
         let comm = self.handle.lock();
         let mut status = 0;
@@ -435,15 +461,20 @@ impl Communicator for Rank {
     }
 
     fn abort(&self) {
+        let _caller = Caller::now();
         self.shared.end("this rank ended the exchanges");
     }
 }
 
 impl Drop for Rank {
     fn drop(&mut self) {
+        if self.handle.borrowed {
+            return;
+        }
+        let _caller = Caller::now();
         let _ = self.shared.context.enter();
         let raw = std::mem::replace(&mut *self.handle.lock(), Raw(std::ptr::null_mut()));
-        if !raw.0.is_null() && !self.handle.borrowed {
+        if !raw.0.is_null() {
             // SAFETY: the communicator is this value's own, and nothing uses it any more.
             unsafe { (self.shared.api.destroy)(raw.0) };
         }
@@ -474,6 +505,23 @@ struct Call<'a> {
     stream: CudaStream,
     rank: usize,
     size: usize,
+    /// Whether it stands between the ends of a group.
+    grouped: bool,
+}
+
+/// Returns when a communicator is ready that has said it is still at it.
+fn settled(api: &Api, comm: Comm, status: c_int, limit: Duration) -> Result<(), PluginError> {
+    let (mut status, limit) = (status, deadline(limit));
+    while status == IN_PROGRESS {
+        // SAFETY: the communicator lives; the place lives through the call.
+        let asked = unsafe { (api.async_error)(comm, &mut status) };
+        api.check("ncclCommGetAsyncError", asked).map_err(gone)?;
+        if status == IN_PROGRESS && Instant::now() >= limit {
+            return Err(gone("a call of NCCL did not end in time".to_owned()));
+        }
+        std::thread::yield_now();
+    }
+    api.check("NCCL", status).map_err(gone)
 }
 
 /// `ncclUint8`.
@@ -521,7 +569,14 @@ impl Call<'_> {
                 }
             }
         };
-        api.check(name, status).map_err(gone)
+        api.check(name, status).map_err(gone)?;
+        self.settle(status)
+    }
+
+    /// Returns when what a call began is on the stream: communicators that do not block say so later.
+    fn settle(&self, status: c_int) -> Result<(), PluginError> {
+        // Within a group nothing is begun before its end.
+        if self.grouped { Ok(()) } else { settled(self.api, self.comm, status, super::PATIENCE) }
     }
 
     /// Sends blocks to ranks and receives blocks of ranks, each with its place in bytes, all at once.
@@ -551,7 +606,9 @@ impl Call<'_> {
             all.push(("ncclGroupEnd", (api.group_end)()));
             all
         };
-        all.into_iter().try_for_each(|(name, status)| api.check(name, status)).map_err(gone)
+        let last = all.last().map_or(0, |(_, status)| *status);
+        all.into_iter().try_for_each(|(name, status)| api.check(name, status)).map_err(gone)?;
+        self.settle(last)
     }
 
     /// # Safety

@@ -22,6 +22,8 @@ use plugin_sdk::{CollectiveEngine, Communicator, ErrorKind, PluginError, World, 
 use self::api::{Api, UniqueId};
 use self::communicator::{Context, Rank};
 use self::peers::Peers;
+use crate::backend::Caller;
+use crate::libraries::{Library, is_mapped};
 
 /// How long a rank is waited for where the world does not say.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -37,6 +39,7 @@ impl CollectiveEngine for Engine {
                 world.device.device_type
             )));
         }
+        let _caller = Caller::now();
         let api = Api::load()?;
         let context = Context::of(world.device.device_id)?;
         let timeout = world.timeout.unwrap_or(PATIENCE);
@@ -48,6 +51,11 @@ impl CollectiveEngine for Engine {
     }
 
     unsafe fn adopt(&self, native: *mut c_void, world: &World) -> Result<Box<dyn Communicator>, PluginError> {
+        let _caller = Caller::now();
+        if !is_mapped(Library::Nccl) {
+            let what = "the process has loaded no NCCL as a shared library, so a communicator is one of another NCCL";
+            return Err(PluginError::unsupported(what));
+        }
         let (api, context) = (Api::load()?, Context::of(world.device.device_id)?);
         let timeout = world.timeout.unwrap_or(PATIENCE);
         // SAFETY: the caller's guarantee is passed on unchanged.

@@ -13,7 +13,7 @@ mod policy;
 
 use std::sync::Arc;
 
-use plugin_sdk::TensorView;
+use plugin_sdk::{Stream, TensorView};
 
 use crate::arguments::Source;
 use crate::compiled::Parts;
@@ -282,6 +282,8 @@ pub(crate) struct CallTensors<'a> {
     pub(crate) arena: u64,
     /// A counter of changes of everything but inputs and outputs.
     pub(crate) generation: u64,
+    /// The caller's stream.
+    pub(crate) stream: Stream,
 }
 
 impl Uses {

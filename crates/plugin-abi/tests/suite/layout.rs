@@ -144,7 +144,7 @@ fn codes_have_their_golden_values() {
         FFX_ERR_DAMAGED,
     ];
     assert_eq!(codes, [0, 1, 2, 3, 4, 5, 6, 7, 8]);
-    assert_eq!((FFX_LEVEL_FX_IR, FFX_LEVEL_KERNEL_IR), (1, 3));
+    assert_eq!((FFX_LEVEL_FX_IR, FFX_LEVEL_KERNEL_IR), (1, 2));
     let kinds = [FFX_OPTION_BOOL, FFX_OPTION_INT, FFX_OPTION_FLOAT, FFX_OPTION_TEXT, FFX_OPTION_CHOICE];
     assert_eq!(kinds, [1, 2, 3, 4, 5]);
     let levels = [FFX_LOG_ERROR, FFX_LOG_WARN, FFX_LOG_INFO, FFX_LOG_DEBUG, FFX_LOG_TRACE];
