@@ -122,7 +122,7 @@ def checked_backend(backend: Any) -> str:
     why = known[name]["unavailable_because"]
     if why:
         raise ValueError(f"ferroflux: the backend `{name}` cannot run here: {why}")
-    numbers = [str(d["device"]["device_id"]) for d in known[name]["devices"]]
+    numbers = [str(d["device"][1]) for d in known[name]["devices"]]
     if backend != name and str(int(backend[len(name) + 1 :])) not in numbers:
         raise ValueError(f"ferroflux: the backend `{name}` has no device of that number: one of {', '.join(numbers)}")
     return backend

@@ -107,6 +107,11 @@ pub trait Driver: Send + Sync + 'static {
         Ok(())
     }
 
+    /// Does work from a place where the caller's device is not kept: it is current again afterwards.
+    fn keeping_device(&self, work: &mut dyn FnMut()) {
+        work();
+    }
+
     /// A second stream for a program's exchanges, with so many marks; `None` where the device has one stream alone.
     ///
     /// # Errors

@@ -138,10 +138,13 @@ impl<D: Driver> DeviceMemory<D> {
     /// Makes the own stream wait for all callers' streams, before memory goes back that they may read.
     fn wait_for_readers(&self) {
         let readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        for stream in readers {
-            // A stream that is gone reads nothing.
-            let _ = self.driver.after(stream);
-        }
+        // Memory that was given away is dropped by whoever has it.
+        self.driver.keeping_device(&mut || {
+            for stream in &readers {
+                // A stream that is gone reads nothing.
+                let _ = self.driver.after(*stream);
+            }
+        });
     }
 
     /// Memory of the host's allocator, where it has one for this device. No lock is held meanwhile: the allocator has its own.

@@ -335,6 +335,11 @@ impl<V: Vendor> Driver for Device<V> {
         self.note(mark.hold(self.vendor.stream()))
     }
 
+    fn keeping_device(&self, work: &mut dyn FnMut()) {
+        let _caller = V::caller();
+        work();
+    }
+
     fn side_stream(&self, marks: usize) -> Result<Option<Box<dyn SideStream>>, GpuError> {
         self.enter()?;
         let side = self.note(side::Side::new(&self.vendor, marks))?;
