@@ -47,6 +47,12 @@ extern "C" fn hipSetDevice(device: c_int) -> c_int {
     })
 }
 
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipGetDevice(device: *mut c_int) -> c_int {
+    // SAFETY: the caller's pointer.
+    with(|_| unsafe { give(device, CURRENT.get() as c_int) })
+}
+
 /// Everything on the device is gone; it may be used anew.
 #[unsafe(no_mangle)]
 extern "C" fn hipDeviceReset() -> c_int {

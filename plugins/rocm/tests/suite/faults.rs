@@ -45,7 +45,7 @@ fn lost_in_a_graph() -> Outcome {
 
 fn memory() -> Outcome {
     let backend = backend()?;
-    let device = backend.first_device()?;
+    let device = backend.device()?;
     let large = Tensor::zeros(DType::F32, &[2 << 20])?;
     let error = backend.to_device(&large, device).err();
     let kind = error.as_ref().and_then(HostError::plugin_failure).map(|f| f.kind());

@@ -96,7 +96,7 @@ pub(crate) fn gives(
     relative: f64,
 ) -> Outcome {
     let backend = backend()?;
-    let device = backend.first_device()?;
+    let device = backend.device()?;
     let bytes = program.to_bytes();
     for mode in modes {
         let executable = backend.compile(&CompileArgs::new(KERNEL_IR, &bytes).mode(mode).device(device))?;

@@ -50,7 +50,7 @@ fn devices() -> Outcome {
 /// Through several pieces of page-locked memory, and less than one.
 fn copies() -> Outcome {
     let backend = backend()?;
-    let device = backend.first_device()?;
+    let device = backend.device()?;
     for elements in [1usize, 1000, (8 << 20) / 4 + 3, (40 << 20) / 4 + 1] {
         let values: Vec<f32> = (0..elements).map(|i| (i % 8191) as f32).collect();
         let there = backend.to_device(&Tensor::from_vec(values.clone(), &[elements])?, device)?;
@@ -64,7 +64,7 @@ fn copies() -> Outcome {
 /// A call that is not waited for, its result read on the host behind it.
 fn streams() -> Outcome {
     let backend = backend()?;
-    let device = backend.first_device()?;
+    let device = backend.device()?;
     let executable = compiled(&backend, "default", 0, &[])?;
     let (x, expected) = case(7)?;
     let given = Value::Device(backend.to_device(&x, device)?);
