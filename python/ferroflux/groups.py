@@ -113,6 +113,7 @@ def is_taken(node: Node, by_name: Callable[[Node], Any]) -> bool:
 
 
 def exchanges_of(gm: GraphModule) -> list[Node]:
+    """The exchanges and waits of a graph, without those of graphs within it."""
     return [node for node in gm.graph.nodes if node.op == "call_function" and is_exchange(node)]
 
 

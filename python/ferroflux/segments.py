@@ -21,7 +21,7 @@ from .options import Options
 EXCHANGED = "exchanges are torch's, on its process groups"
 DRAWN = "random numbers of torch's generator are wanted"
 
-WAITS = {"_c10d_functional.wait_tensor.default", "c10d_functional.wait_tensor.default"}
+WAITS = {groups.WAIT, "c10d_functional.wait_tensor.default"}
 
 
 PART = "segment_"

@@ -5,34 +5,9 @@
 
 use std::sync::Arc;
 
-use crate::common::{Counts, ELSEWHERE, HERE, Mock};
+use crate::common::{Counts, ELSEWHERE, HERE, Mock, TWICE};
 use gpu_runtime::{Compiled, DeviceMemory, GpuError, Mode, Settings};
 use plugin_sdk::{DType, OwnedTensor, TensorView};
-
-/// `y = (x + 1) + 1` through a temporary.
-const TWICE: &str = r#"kir 1.3
-program "twice"
-symbol s0 "n" 1..=100000
-buffer b0 "x" f32[s0]{1}+0 input 0
-buffer b1 "t" f32[s0]{1}+0 arena
-buffer b2 "y" f32[s0]{1}+0 output
-input "x" b0
-output "y" b2[s0]{1}+0
-init:
-steps:
-loop "one" outer [s0]
-  stage []
-    v0: f32 = load b0[i0]
-    v1: f32 = abs v0
-    v2: f32 = store b1[i0], v1
-loop "two" outer [s0]
-  stage []
-    v0: f32 = load b1[i0]
-    v1: f32 = abs v0
-    v2: f32 = store b2[i0], v1
-plan:
-  b1 live 0..1
-"#;
 
 /// `x` is incremented in place; `y` is its new value plus 1.
 const IN_PLACE: &str = r#"kir 1.4

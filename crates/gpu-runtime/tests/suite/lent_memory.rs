@@ -12,31 +12,7 @@ use gpu_runtime::{Compiled, DeviceMemory, GpuError, Mode, Settings};
 use plugin_abi::{FFX_ERR_OUT_OF_MEMORY, FFX_OK, FfxError, FfxHost, FfxStr, Head, write_error};
 use plugin_sdk::{DType, DeviceId, Host, OwnedTensor, Stream, TensorView};
 
-use crate::common::{HERE, Mock};
-
-/// `y = (x + 1) + 1` through a temporary of 4000 bytes, which the arena holds.
-const TWICE: &str = r#"kir 1.3
-program "twice"
-buffer b0 "x" f32[1000]{1}+0 input 0
-buffer b1 "t" f32[1000]{1}+0 arena
-buffer b2 "y" f32[1000]{1}+0 output
-input "x" b0
-output "y" b2[1000]{1}+0
-init:
-steps:
-loop "one" outer [1000]
-  stage []
-    v0: f32 = load b0[i0]
-    v1: f32 = abs v0
-    v2: f32 = store b1[i0], v1
-loop "two" outer [1000]
-  stage []
-    v0: f32 = load b1[i0]
-    v1: f32 = abs v0
-    v2: f32 = store b2[i0], v1
-plan:
-  b1 live 0..1
-"#;
+use crate::common::{HERE, Mock, TWICE};
 
 const OWN: usize = 5;
 const CALLERS: usize = 7;

@@ -21,6 +21,31 @@ pub(crate) const HERE: DeviceId = DeviceId { device_type: 1, device_id: 0 };
 /// An extension device: host tensors have to be copied to it.
 pub(crate) const ELSEWHERE: DeviceId = DeviceId { device_type: 12, device_id: 0 };
 
+/// `y = (x + 1) + 1` through a temporary.
+pub(crate) const TWICE: &str = r#"kir 1.3
+program "twice"
+symbol s0 "n" 1..=100000
+buffer b0 "x" f32[s0]{1}+0 input 0
+buffer b1 "t" f32[s0]{1}+0 arena
+buffer b2 "y" f32[s0]{1}+0 output
+input "x" b0
+output "y" b2[s0]{1}+0
+init:
+steps:
+loop "one" outer [s0]
+  stage []
+    v0: f32 = load b0[i0]
+    v1: f32 = abs v0
+    v2: f32 = store b1[i0], v1
+loop "two" outer [s0]
+  stage []
+    v0: f32 = load b1[i0]
+    v1: f32 = abs v0
+    v2: f32 = store b2[i0], v1
+plan:
+  b1 live 0..1
+"#;
+
 /// Counts of the driver's calls.
 #[derive(Default)]
 pub(crate) struct Counts {
