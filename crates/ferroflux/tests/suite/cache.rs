@@ -384,6 +384,8 @@ fn a_file_of_weights_that_is_cut_short_under_a_running_program_is_an_error() {
     assert!(error.contains("cut short") && error.contains("bind the constants again"), "{error}");
     code.bind_constants(&[("w", &w), ("s", &matrix("s", &[1600]))]).unwrap();
     assert_eq!(bits(&code.execute(&[&x]).unwrap()), wanted);
+    // It is written beside the calls, and whole when the program is gone.
+    drop(code);
     assert!(fs::metadata(file).unwrap().len() > cut, "it was made anew");
     // A name that is gone takes nothing away.
     let code = bound(&w, place.to_str().unwrap());
